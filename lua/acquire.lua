@@ -1,0 +1,46 @@
+-- acquire: takes the key for a value, if it is free.
+--
+-- KEYS[1] the key, KEYS[2] its record
+-- ARGV[1] the value: a token, or "token metadata"; ARGV[2] the TTL in ms
+--
+-- Answers a number, the fence, where the value holds the key now; 'dead' where it
+-- was given up; else what is in the way: { ms left, or -1 without a TTL; the
+-- holder's metadata }.
+--
+-- May run twice: the second finds its own value, answers the same fence and
+-- begins the TTL anew. May run late, after a leave: the value is dead by then.
+
+local value, token = ARGV[1], string.sub(ARGV[1], 1, 36)
+
+-- Both before any write, and by pcall, so that a key of another type is refused
+-- whole and under its own name.
+local held = redis.pcall('GET', KEYS[1])
+if type(held) == 'table' then return held end
+local record = redis.pcall('GET', KEYS[2]) or ''
+if type(record) == 'table' then return record end
+
+local last, granted, dead = string.match(record, '^(%d+) (%d+ %S+)(.*)$')
+local known = string.find(record, token, 1, true)
+if known and string.find(dead, token, 1, true) then return 'dead' end
+
+if held and held ~= value then
+  local holder = ''
+  if string.find(held, '^%x+%-%x+%-%x+%-%x+%-%x+ ') and string.sub(held, 37, 37) == ' ' then
+    holder = string.sub(held, 38, 37 + 1024)
+  end
+  return { redis.call('PTTL', KEYS[1]), holder }
+end
+
+if held then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  if known then return tonumber(string.match(granted, '^%d+')) end
+else
+  redis.call('SET', KEYS[1], value, 'PX', ARGV[2])
+end
+
+-- A hybrid clock: the number follows the server's time in µs, and goes on from the
+-- last one where that clock was set back. It fits a Lua number until 2255.
+local time = redis.call('TIME')
+local fence = math.max((last or 0) + 1, time[1] * 1000000 + time[2])
+write_record(KEYS[2], fence, fence, token, dead or '', time)
+return fence

@@ -1,0 +1,43 @@
+-- release and leave: frees the key if it holds the value, and, where the record
+-- is given, makes the value dead.
+--
+-- KEYS[1] the key, KEYS[2] its record: only where a command that carries the
+--   value may still be under way, or for leave
+-- ARGV[1] the value
+--
+-- Answers 'released', or why there was nothing to free: 'gone', or 'taken'; a key
+-- of another type is a stranger's.
+--
+-- May run twice or late: it removes only its own value, which nothing sets again
+-- once it is dead. Made dead twice, it stays dead from the first time on.
+
+local value = ARGV[1]
+local held = redis.pcall('GET', KEYS[1])
+local answer = 'taken'
+if type(held) == 'table' then
+  if not string.find(held.err, '^WRONGTYPE') then return held end
+elseif not held then
+  answer = 'gone'
+elseif held == value then
+  answer = 'released'
+end
+
+local record, token = '', string.sub(value, 1, 36)
+if KEYS[2] then
+  record = redis.pcall('GET', KEYS[2]) or ''
+  if type(record) == 'table' then return record end
+end
+
+-- The DEL comes before the SET: a Redis out of memory refuses a SET that comes
+-- first and takes one that follows.
+if answer == 'released' then redis.call('DEL', KEYS[1]) end
+if KEYS[2] then
+  local last, fence, grantee, dead = string.match(record, '^(%d+) (%d+) (%S+)(.*)$')
+  if not string.find(dead or '', token, 1, true) then
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    dead = string.format('%s %s %.0f', dead or '', token, now)
+    write_record(KEYS[2], last or 0, fence or 0, grantee or '-', dead, time)
+  end
+end
+return answer

@@ -1,0 +1,284 @@
+package leasehold
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// This file alone knows the keys, arguments and replies of the scripts.
+
+var (
+	//go:embed lua/record.lua
+	recordLua string
+	//go:embed lua/acquire.lua
+	acquireLua string
+	//go:embed lua/renew.lua
+	renewLua string
+	//go:embed lua/release.lua
+	releaseLua string
+
+	acquireScript = newScript("acquire", recordLua+acquireLua, "get set pexpire pttl time")
+	renewScript   = newScript("renew", renewLua, "get pexpire")
+	releaseScript = newScript("release", recordLua+releaseLua, "get set del time")
+)
+
+// A script is one Lua text and what Redis calls it.
+type script struct {
+	name  string
+	text  any // boxed once, because each call puts them among its arguments
+	hash  any
+	needs string // the commands it calls
+}
+
+func newScript(name, text, needs string) *script {
+	sum := sha1.Sum([]byte(text))
+	return &script{name: name, text: text, hash: hex.EncodeToString(sum[:]), needs: needs}
+}
+
+// auxiliaryNames are what aux is asked for.
+var auxiliaryNames = []string{"queue", "record"}
+
+// aux returns the name of an auxiliary key of a key. It falls in the key's
+// cluster slot: where the key has a hash tag that stays the first one, elsewhere
+// the whole key becomes the tag. The closing colon of the second form keeps the
+// two apart, and checkKey refuses keys that end like either, so that no auxiliary
+// key is ever another's, or a key that somebody may lock.
+func aux(key, name string) string {
+	if hasHashTag(key) {
+		return key + ":leasehold:" + name
+	}
+	return "{" + key + "}:leasehold:" + name + ":"
+}
+
+// hasHashTag tells whether Redis Cluster hashes only a part of a key: what stands
+// between its first { and the next }, unless that is nothing.
+// https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
+func hasHashTag(key string) bool {
+	_, rest, found := strings.Cut(key, "{")
+	tag, _, closed := strings.Cut(rest, "}")
+	return found && closed && tag != ""
+}
+
+// maxKey is the longest key, prefix included.
+const maxKey = 64 << 10
+
+// checkKey returns what cannot work about a key with its prefix.
+func checkKey(prefix, name string) []string {
+	key := prefix + name
+	var faults []string
+	if name == "" {
+		faults = append(faults, "the key is empty")
+	}
+	if len(key) > maxKey {
+		faults = append(faults, fmt.Sprintf("the key is longer than %d bytes", maxKey))
+	}
+	if strings.Contains(key, "}") && !hasHashTag(key) {
+		faults = append(faults, "the key contains } outside a hash tag, so that no auxiliary key falls in its cluster slot")
+	}
+	for _, aux := range auxiliaryNames {
+		if ending := ":leasehold:" + aux; strings.HasSuffix(strings.TrimSuffix(key, ":"), ending) {
+			faults = append(faults, fmt.Sprintf("the key ends like an auxiliary key (%s)", ending))
+		}
+	}
+	return faults
+}
+
+// names are the keys of one lock in Redis, boxed once for the arguments.
+type names struct {
+	key    any
+	record any
+}
+
+func newNames(key string) names {
+	return names{key: key, record: aux(key, "record")}
+}
+
+// An acquisition is one value on its way to, in, and out of a key: what each of
+// its commands has in common, and what is known of those without an answer.
+type acquisition struct {
+	door   *door
+	name   string // the key as the user named it, for errors
+	names  names
+	value  string
+	boxed  any
+	ttl    time.Duration
+	ttlArg any // in ms
+
+	clean *cleanup
+	calls calls
+}
+
+// tokenLength is the length of a token, which is the beginning of a value.
+const tokenLength = 36
+
+func (a *acquisition) token() string { return a.value[:tokenLength] }
+
+// A grant is Redis's word that the acquisition holds the key.
+type grant struct {
+	fence  int64
+	sentAt instant
+}
+
+// Answers of acquire that are no grant, beside *BusyError and Redis's own.
+var (
+	errDead    = errors.New("the value was given up before")
+	errStrange = errors.New("a strange answer")
+	errLate    = errors.New("Redis answered after the lease's own deadline")
+)
+
+// acquire asks for the key: with *BusyError where a stranger has it. A grant that
+// was read after its own deadline is no lease, so the same value asks again: if it
+// still has the key, that begins a new TTL.
+func (a *acquisition) acquire(ctx context.Context) (grant, error) {
+	return a.ask(ctx, maxTries, callBound(a.ttl))
+}
+
+// poll asks once, for a caller that asks again by itself.
+func (a *acquisition) poll(ctx context.Context) (grant, error) {
+	return a.ask(ctx, 1, min(a.ttl, time.Second))
+}
+
+func (a *acquisition) ask(ctx context.Context, tries int, most time.Duration) (grant, error) {
+	for range maxTries {
+		answer, err := a.door.call(ctx, command{
+			script: acquireScript,
+			args:   []any{"evalsha", acquireScript.hash, 2, a.names.key, a.names.record, a.boxed, a.ttlArg},
+			calls:  &a.calls, open: &a.calls.open,
+			tries: tries, most: most,
+		})
+		if err != nil {
+			return grant{}, acquireScript.explain(err)
+		}
+		switch reply := answer.reply.(type) {
+		case int64:
+			if newTerm(answer.sentAt, a.ttl, 0).deadline.left(now()) > 0 {
+				return grant{fence: reply, sentAt: answer.sentAt}, nil
+			}
+			a.calls.open.Add(1) // granted, and nobody will hold it
+		case []any:
+			return grant{}, a.busy(reply)
+		case string:
+			return grant{}, errDead
+		default:
+			return grant{}, acquireScript.strange(reply)
+		}
+	}
+	return grant{}, errLate
+}
+
+func (a *acquisition) busy(reply []any) error {
+	if len(reply) == 2 {
+		left, isNumber := reply[0].(int64)
+		holder, isText := reply[1].(string)
+		if isNumber && isText {
+			return &BusyError{Key: a.name, Remaining: max(0, time.Duration(left)*time.Millisecond), Holder: holder}
+		}
+	}
+	return acquireScript.strange(reply)
+}
+
+// renew begins the TTL anew, and returns when the command that did was sent. The
+// error is a *LostError where the key is no longer ours.
+func (a *acquisition) renew(ctx context.Context) (sentAt instant, err error) {
+	answer, err := a.door.call(ctx, command{
+		script: renewScript,
+		args:   []any{"evalsha", renewScript.hash, 1, a.names.key, a.boxed, a.ttlArg},
+		calls:  &a.calls,
+		tries:  1, most: callBound(a.ttl),
+	})
+	if err != nil {
+		return instant{}, renewScript.explain(err)
+	}
+	switch answer.reply {
+	case "alive":
+		return answer.sentAt, nil
+	default:
+		return instant{}, a.notOurs(renewScript, answer.reply)
+	}
+}
+
+// release frees the key. Where a command that could take it is unanswered, it
+// makes the value dead as well, and what it could not make dead goes to clean-up.
+// The error is a *LostError where the key was not ours; earlierAt is then when an
+// earlier try was sent that may have freed it, the zero instant where there was
+// none.
+func (a *acquisition) release(ctx context.Context, tries int) (earlierAt instant, err error) {
+	full := a.calls.open.Load() > 0
+	answer, err := a.sendRelease(ctx, full, tries, callBound(a.ttl))
+	if full && hasPrefix(err, "TRYAGAIN") {
+		// A slot that is being migrated takes scripts of one key that is there.
+		first := answer.earlierAt
+		answer, err = a.sendRelease(ctx, false, tries, callBound(a.ttl))
+		if first != (instant{}) {
+			answer.earlierAt = first
+		}
+		full = false
+	}
+	if full && err == nil {
+		a.calls.open.Store(0)
+	}
+	if err != nil {
+		return answer.earlierAt, releaseScript.explain(err)
+	}
+	if answer.reply == "released" {
+		return instant{}, nil
+	}
+	return answer.earlierAt, a.notOurs(releaseScript, answer.reply)
+}
+
+// leave makes the value dead and frees the key if it holds the value. One
+// confirmed leave settles all that was unanswered, whether it arrives before or
+// after it.
+func (a *acquisition) leave(ctx context.Context) error {
+	if _, err := a.sendRelease(ctx, true, 1, cleanupEvery); err != nil {
+		return releaseScript.explain(err)
+	}
+	a.calls.open.Store(0)
+	return nil
+}
+
+// settle hands the acquisition to clean-up if a command that could take the key
+// for it is unanswered. It is for an acquisition that has ended.
+func (a *acquisition) settle() {
+	if a.calls.open.Load() > 0 {
+		a.clean.add(a)
+	}
+}
+
+func (a *acquisition) sendRelease(ctx context.Context, dead bool, tries int, most time.Duration) (answer, error) {
+	args := []any{"evalsha", releaseScript.hash, 1, a.names.key, a.boxed}
+	if dead {
+		args = []any{"evalsha", releaseScript.hash, 2, a.names.key, a.names.record, a.boxed}
+	}
+	return a.door.call(ctx, command{script: releaseScript, args: args, calls: &a.calls, tries: tries, most: most})
+}
+
+func (a *acquisition) notOurs(s *script, reply any) error {
+	switch reply {
+	case "gone":
+		return &LostError{Key: a.name, Reason: LossGone}
+	case "taken":
+		return &LostError{Key: a.name, Reason: LossTaken}
+	}
+	return s.strange(reply)
+}
+
+func (s *script) strange(reply any) error {
+	return fmt.Errorf("script %s: %w: %v", s.name, errStrange, reply)
+}
+
+// explain adds what a script needs where Redis forbade it, since Redis does not
+// say what was missing.
+func (s *script) explain(err error) error {
+	if !isForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("script %s needs evalsha, eval, %s, on the key and its auxiliary keys: %w",
+		s.name, strings.ReplaceAll(s.needs, " ", ", "), err)
+}
