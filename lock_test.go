@@ -50,6 +50,14 @@ func ends(t testing.TB, ctx context.Context) {
 	}
 }
 
+// newClient returns a Client that is closed at the test's end, so that its clean-up
+// does not outlive a bubble.
+func newClient(t testing.TB, rdb redis.UniversalClient, opts ...leasehold.Option) *leasehold.Client {
+	c := leasehold.New(rdb, opts...)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
 func acquire(t testing.TB, l *leasehold.Lock) context.Context {
 	t.Helper()
 	ctx, err := l.Acquire(t.Context())
@@ -69,7 +77,7 @@ func get(t testing.TB, rdb *redis.Client, key string) string {
 func TestLock_TakesKeepsAndReleases(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
 		rdb := r.Client(t)
-		c := leasehold.New(rdb, leasehold.WithTTL(300*time.Millisecond), leasehold.WithMetadata("worker 7"))
+		c := newClient(t, rdb, leasehold.WithTTL(300*time.Millisecond), leasehold.WithMetadata("worker 7"))
 		l := c.NewLock(key)
 		assert.Equal(t, key, l.Key())
 		assert.Empty(t, l.Token())
@@ -113,7 +121,7 @@ func TestG1_OneContextAlive(t *testing.T) {
 		var alive, most, held atomic.Int32
 		var workers sync.WaitGroup
 		for range 3 {
-			c := leasehold.New(r.Client(t), leasehold.WithTTL(2*time.Second))
+			c := newClient(t, r.Client(t), leasehold.WithTTL(2*time.Second))
 			for range 4 {
 				workers.Go(func() {
 					for range 5 {
@@ -143,7 +151,7 @@ func TestG1_OneContextAlive(t *testing.T) {
 // The holder hears nothing from Redis any more, and its context ends at the
 // deadline, before the key does.
 func TestG2_ContextEndsBeforeTheKey(t *testing.T) {
-	const ttl = 2 * time.Second
+	const ttl = time.Second
 	hang := map[string]func(t *testing.T, r redistest.Redis, w *redistest.Wire, rdb *redis.Client){
 		"Redis hangs": func(t *testing.T, r redistest.Redis, _ *redistest.Wire, _ *redis.Client) { r.Pause(t) },
 		"connections go silent": func(_ *testing.T, _ redistest.Redis, w *redistest.Wire, _ *redis.Client) {
@@ -160,7 +168,7 @@ func TestG2_ContextEndsBeforeTheKey(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, r redistest.Redis) {
 				wire := redistest.NewWire()
 				rdb := r.Client(t, wire.Attach, func(o *redis.Options) { o.PoolSize = 1 })
-				l := leasehold.New(rdb, leasehold.WithTTL(ttl)).NewLock(key)
+				l := newClient(t, rdb, leasehold.WithTTL(ttl)).NewLock(key)
 				before := time.Now()
 				lease := acquire(t, l)
 				after := time.Now()
@@ -203,7 +211,7 @@ func TestG3_StrangersAreLeftAlone(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, r redistest.Redis) {
 				rdb := r.Client(t)
 				ctx := context.Background()
-				c := leasehold.New(rdb, leasehold.WithTTL(400*time.Millisecond))
+				c := newClient(t, rdb, leasehold.WithTTL(400*time.Millisecond))
 
 				renewed := c.NewLock(key)
 				lease := acquire(t, renewed)
@@ -232,7 +240,7 @@ func TestG3_StrangersAreLeftAlone(t *testing.T) {
 func TestG3_RenewalNeverCreatesAKey(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
 		rdb := r.Client(t)
-		l := leasehold.New(rdb, leasehold.WithTTL(400*time.Millisecond)).NewLock(key)
+		l := newClient(t, rdb, leasehold.WithTTL(400*time.Millisecond)).NewLock(key)
 		lease := acquire(t, l)
 		rdb.Del(context.Background(), key)
 		ends(t, lease)
@@ -249,8 +257,8 @@ func TestG4_DeadHoldersKeyIsFreeAfterOneTTL(t *testing.T) {
 	const ttl = time.Second
 	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
 		wire := redistest.NewWire()
-		dies := leasehold.New(r.Client(t, wire.Attach), leasehold.WithTTL(ttl))
-		other := leasehold.New(r.Client(t), leasehold.WithTTL(ttl)).NewLock(key)
+		dies := newClient(t, r.Client(t, wire.Attach), leasehold.WithTTL(ttl))
+		other := newClient(t, r.Client(t), leasehold.WithTTL(ttl)).NewLock(key)
 		acquire(t, dies.NewLock(key))
 		time.Sleep(3*ttl/4 + 20*time.Millisecond) // one renewal, at TTL/2
 		wire.Down()
@@ -267,7 +275,7 @@ func TestG4_DeadHoldersKeyIsFreeAfterOneTTL(t *testing.T) {
 
 func TestLock_UsedTwiceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := leasehold.New(redistest.NewBubble(t).Client(t))
+		c := newClient(t, redistest.NewBubble(t).Client(t))
 		l := c.NewLock(key)
 		acquire(t, l)
 		_, err := l.Acquire(t.Context())
@@ -296,7 +304,7 @@ func second[A, B any](_ A, b B) B { return b }
 func TestLock_ReleasedTwiceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := redistest.NewBubble(t)
-		l := leasehold.New(b.Client(t)).NewLock(key)
+		l := newClient(t, b.Client(t)).NewLock(key)
 		acquire(t, l)
 		b.Pause(t)
 		answers := make(chan error, 2)
@@ -320,7 +328,7 @@ func TestLock_InteropWithPlainSet(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
 		rdb := r.Client(t)
 		ctx := context.Background()
-		c := leasehold.New(rdb)
+		c := newClient(t, rdb)
 
 		require.True(t, rdb.SetNX(ctx, key, "somebody's token", time.Second).Val())
 		_, err := c.NewLock(key).TryAcquire(ctx)
@@ -349,7 +357,7 @@ func TestG12_NothingIsLeft(t *testing.T) {
 		rdb := r.Client(t)
 		require.NoError(t, rdb.Ping(context.Background()).Err())
 		before := runtime.NumGoroutine()
-		c := leasehold.New(rdb, leasehold.WithTTL(200*time.Millisecond))
+		c := newClient(t, rdb, leasehold.WithTTL(200*time.Millisecond))
 		for n := range 20 {
 			l := c.NewLock(fmt.Sprint("k", n))
 			acquire(t, l)
@@ -377,7 +385,7 @@ func TestG11_CommandsOfAHeldLock(t *testing.T) {
 				scripts.Add(1)
 			}
 		})
-		l := leasehold.New(b.Client(t), leasehold.WithTTL(10*time.Second)).NewLock(key)
+		l := newClient(t, b.Client(t), leasehold.WithTTL(10*time.Second)).NewLock(key)
 		acquire(t, l)
 		time.Sleep(11 * time.Second) // what the server did not know is loaded
 		scripts.Store(0)

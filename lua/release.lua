@@ -37,7 +37,7 @@ if KEYS[2] then
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     dead = string.format('%s %s %.0f', dead or '', token, now)
-    write_record(KEYS[2], last or 0, fence or 0, grantee or '-', dead, time)
+    write_record(KEYS[2], tonumber(last or 0), tonumber(fence or 0), grantee or '-', dead, time)
   end
 end
 return answer

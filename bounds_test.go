@@ -1,0 +1,147 @@
+package leasehold_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goleasehold/leasehold"
+	"github.com/goleasehold/leasehold/internal/redistest"
+)
+
+func fields(s string) []string { return strings.Fields(s) }
+
+// soon is how long after its ctx's end a call may return.
+const soon = 50 * time.Millisecond
+
+// bounded calls f and checks that it returns within a time and soon.
+func bounded(t testing.TB, limit time.Duration, what string, f func()) {
+	t.Helper()
+	began := time.Now()
+	f()
+	assert.LessOrEqual(t, time.Since(began), limit+soon, what)
+}
+
+// Redis hangs, or no connection is to be had: each call returns with its ctx, by
+// its deadline and by a cancel, and Release and Close with their timeout.
+func TestG10_CallsReturnWithTheirContext(t *testing.T) {
+	for name, hang := range map[string]func(t *testing.T, r redistest.Redis, rdb *redis.Client){
+		"Redis hangs":       func(t *testing.T, r redistest.Redis, _ *redis.Client) { r.Pause(t) },
+		"the pool is empty": func(t *testing.T, _ redistest.Redis, rdb *redis.Client) { occupyPool(t, rdb) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+				rdb := r.Client(t, func(o *redis.Options) { o.PoolSize = 1 })
+				c := newClient(t, rdb, leasehold.WithReleaseTimeout(600*time.Millisecond))
+				held := c.NewLock(key)
+				acquire(t, held)
+				closed := c.NewLock("held until Close")
+				acquire(t, closed)
+				hang(t, r, rdb)
+
+				const limit = 150 * time.Millisecond
+				calls := map[string]func(ctx context.Context) error{
+					"Acquire":    func(ctx context.Context) error { return second(c.NewLock("a").Acquire(ctx)) },
+					"TryAcquire": func(ctx context.Context) error { return second(c.NewLock("b").TryAcquire(ctx)) },
+					"WithLease": func(ctx context.Context) error {
+						return c.NewLock("c").WithLease(ctx, func(context.Context) error { t.Error("fn ran without a lease"); return nil })
+					},
+				}
+				for what, call := range calls {
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					bounded(t, limit, what+", deadline", func() { assert.Error(t, call(ctx)) })
+					cancel()
+					ctx, cancel = context.WithCancel(t.Context())
+					time.AfterFunc(limit, cancel)
+					bounded(t, limit, what+", cancel", func() { assert.ErrorIs(t, call(ctx), context.Canceled) })
+				}
+				bounded(t, 3*time.Second, "no bound but the three tries", func() {
+					assert.Error(t, second(c.NewLock("d").Acquire(t.Context())))
+				})
+				bounded(t, 600*time.Millisecond, "Release", func() { assert.Error(t, held.Release()) })
+				bounded(t, 600*time.Millisecond, "Close", func() { assert.Error(t, c.Close()) })
+				r.Resume(t)
+			})
+		})
+	}
+}
+
+// WithWait bounds the wait and not the lease.
+func TestAcquire_WithWait(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+		c := newClient(t, r.Client(t), leasehold.WithTTL(time.Second))
+		l := c.NewLock(key, leasehold.WithWait(300*time.Millisecond))
+		lease := acquire(t, l)
+		time.Sleep(500 * time.Millisecond)
+		require.NoError(t, lease.Err())
+
+		other := c.NewLock(key, leasehold.WithWait(300*time.Millisecond))
+		began := time.Now()
+		ctx, err := other.Acquire(t.Context())
+		assert.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
+		assert.ErrorIs(t, err, leasehold.ErrBusy)
+		assert.NotErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, t.Context(), ctx, "on an error Acquire returns the ctx it was given")
+		require.NoError(t, l.Release())
+	})
+}
+
+// A wait goes on while Redis is away, once Redis has answered it.
+func TestAcquire_WaitsOverAnOutage(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+		c, wire, rdb := wired(t, r, leasehold.WithTTL(time.Second))
+		require.True(t, rdb.SetNX(t.Context(), key, "stranger", 0).Val())
+		got := make(chan error)
+		l := c.NewLock(key)
+		go func() { got <- second(l.Acquire(t.Context())) }()
+		time.Sleep(300 * time.Millisecond)
+		wire.Down()
+		time.Sleep(time.Second)
+		rdb.Del(t.Context(), key)
+		wire.Up()
+		require.NoError(t, <-got)
+		require.NoError(t, l.Release())
+
+		wire.Down()
+		bounded(t, 3*time.Second, "before Redis has answered", func() { assert.Error(t, second(l.Acquire(t.Context()))) })
+		require.NoError(t, c.Close())
+	})
+}
+
+// The wait ends while Redis is away: that is not busy, though it was before, if an
+// acquire is unanswered since.
+func TestG7_UnansweredPollIsNotBusy(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+		c, wire, rdb := wired(t, r)
+		require.True(t, rdb.SetNX(t.Context(), key, "stranger", 0).Val())
+		time.AfterFunc(200*time.Millisecond, func() {
+			rdb.Del(context.Background(), key)
+			wire.Decide(func(string) redistest.Fate { return redistest.SwallowReply })
+		})
+		_, err := c.NewLock(key, leasehold.WithWait(time.Second)).Acquire(t.Context())
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotErrorIs(t, err, leasehold.ErrBusy)
+		wire.Decide(nil)
+		eventually(t, func() bool { return get(t, rdb, key) == "" }, "clean-up")
+		require.NoError(t, c.Close())
+	})
+}
+
+// Many renewals to a hung server must not pile up inside go-redis.
+func TestDoor_CallsThatHangAreFew(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+		rdb := r.Client(t, func(o *redis.Options) { o.PoolSize = 50 })
+		c := newClient(t, rdb, leasehold.WithTTL(3*time.Second))
+		lease := acquire(t, c.NewLock(key))
+		r.Pause(t)
+		ends(t, lease)
+		stats := rdb.PoolStats()
+		assert.LessOrEqual(t, int(stats.TotalConns-stats.IdleConns), 3)
+		r.Resume(t)
+	})
+}
