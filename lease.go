@@ -118,19 +118,17 @@ func (le *lease) tellParentEndedLocked() {
 // renew asks until Redis has answered or the lease's context ends: at the
 // deadline, by a loss, a release, or the parent's end.
 func (le *lease) renew() {
+	ctx := le.ctx.Context
 	for failures := 1; ; failures++ {
-		sentAt, err := le.tenure.renew(le.ctx.Context)
+		sentAt, err := le.tenure.renew(ctx)
 		if le.renewed(sentAt, err) {
 			return
 		}
 		if failures == 1 {
 			le.log.Warn("leasehold: a renewal failed and is tried again", "key", le.key, "error", err)
 		}
-		pause := time.NewTimer(retryIn(le.ttl, failures))
-		select {
-		case <-pause.C:
-		case <-le.ctx.Context.Done():
-			pause.Stop()
+		if !sleep(ctx, retryIn(le.ttl, failures)) && le.renewed(instant{}, context.Cause(ctx)) {
+			return
 		}
 	}
 }

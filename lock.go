@@ -106,20 +106,18 @@ func (l *Lock) acquire(ctx context.Context, ask func(context.Context, *acquisiti
 // acquireError says why an acquisition has failed. own is its context, which ends
 // with ctx, and with ErrClosed.
 func (l *Lock) acquireError(ctx, own context.Context, err error) error {
-	var causes []error
-	if err != nil {
-		causes = append(causes, err)
-	}
 	switch {
+	case ctx.Err() != nil && err != nil:
+		return newCallError("acquire", l.key, err, ctx.Err(), context.Cause(ctx))
 	case ctx.Err() != nil:
-		causes = append(causes, ctx.Err(), context.Cause(ctx))
+		return newCallError("acquire", l.key, ctx.Err(), context.Cause(ctx))
 	case own.Err() != nil:
-		causes = []error{ErrClosed}
+		return newCallError("acquire", l.key, ErrClosed)
 	}
-	if busy, ok := err.(*BusyError); ok && len(causes) == 1 {
-		return busy
+	if busy, ok := err.(*BusyError); ok {
+		return busy // names the key itself
 	}
-	return newCallError("acquire", l.key, causes...)
+	return newCallError("acquire", l.key, err)
 }
 
 // check refuses what cannot work, all of it at once, before anything is sent.
