@@ -369,3 +369,29 @@ func TestLease_WithoutRenewalEndsAtItsDeadline(t *testing.T) {
 		assert.ErrorIs(t, l.Release(), leasehold.ErrLost)
 	})
 }
+
+// The loss of an outer lease ends the context of the inner one, and is no loss of
+// that one, also where it comes in the midst of a renewal.
+func TestLease_InnerIsNotLostWithTheOuter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := redistest.NewBubble(t)
+		rdb := b.Client(t)
+		c := newClient(t, rdb, leasehold.WithTTL(10*time.Second))
+		outer, inner := c.NewLock("outer", leasehold.WithoutRenewal()), c.NewLock("inner")
+		ctx := acquire(t, outer)
+		time.Sleep(5 * time.Second)
+		lease, err := inner.Acquire(ctx)
+		require.NoError(t, err)
+		time.Sleep(4800 * time.Millisecond) // the outer ends at 9.898 s, the inner renews at 10 s
+		require.NoError(t, lease.Err())
+		b.Pause(t)
+		time.Sleep(3 * time.Second)
+		b.Resume(t)
+		var lost *leasehold.LostError
+		require.ErrorAs(t, context.Cause(lease), &lost)
+		assert.Equal(t, "outer", lost.Key)
+		assert.Positive(t, inner.Remaining())
+		require.NoError(t, inner.Release())
+		assert.ErrorIs(t, outer.Release(), leasehold.ErrLost)
+	})
+}

@@ -89,7 +89,9 @@ func (c *cleanup) moreToDo() bool {
 	defer c.mu.Unlock()
 	rest := make([]*givenUp, 0, len(c.values))
 	for _, v := range c.values {
-		if !v.done {
+		if v.done {
+			v.inCleanup.Store(false)
+		} else {
 			rest = append(rest, v)
 		}
 	}
@@ -111,16 +113,22 @@ func (c *cleanup) round() {
 	values := c.values
 	c.mu.Unlock()
 
-	for tried := 0; tried < len(values) && ctx.Err() == nil; {
-		var batch sync.WaitGroup
-		for range min(cleanupAtOnce, len(values)-tried) {
-			v := values[c.nextTurn%len(values)]
-			c.nextTurn++
-			tried++
-			// Owned by this round, which waits for it; ends with one try.
-			batch.Go(func() { c.try(ctx, v) })
+	var tries sync.WaitGroup
+	defer tries.Wait()
+	places := make(chan struct{}, cleanupAtOnce)
+	for range values {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return
 		}
-		batch.Wait()
+		v := values[c.nextTurn%len(values)]
+		c.nextTurn++
+		// Owned by this round, which waits for it; ends with one try.
+		tries.Go(func() {
+			c.try(ctx, v)
+			<-places
+		})
 	}
 }
 

@@ -102,7 +102,11 @@ func (c *Client) Close() error {
 	}
 	c.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(context.Background(), c.settings.releaseTimeout)
+	timeout := c.settings.releaseTimeout
+	if timeout <= 0 {
+		timeout = defaultReleaseTimeout // the fault was reported where a Lock has it
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for _, l := range locks {
 		l.endForClose()

@@ -14,10 +14,11 @@ import (
 // maxTries is how often an acquire or a release is sent when its connection fails.
 const maxTries = 3
 
-// maxOut is how many calls of one acquisition may be inside go-redis when another
-// is wanted by a loop that comes again by itself: a renewal, a poll, a leave. A
-// call to a hung server stays in there until the client's ReadTimeout and keeps a
-// connection busy, which the user's own commands would miss.
+// maxOut is how many calls of one kind may be inside go-redis for one acquisition
+// when another is wanted by a loop that comes again by itself: a renewal, a poll, a
+// leave. A call to a hung server stays in there until the client's ReadTimeout and
+// keeps a connection busy, which the user's own commands would miss. Each kind
+// counts for itself, so that clean-up is not kept out by what it cleans up after.
 const maxOut = 3
 
 // errCrowded is the outcome of a call that was not sent because of maxOut.
@@ -39,17 +40,19 @@ type door struct {
 // A command is one script with its arguments, and how to send it.
 type command struct {
 	script *script
-	args   []any // of EVALSHA
-	calls  *calls
+	args   []any         // of EVALSHA
+	out    *atomic.Int32 // counts the acquisition's calls of this kind inside go-redis
 	open   *atomic.Int32 // counts the tries that may take the key, nil where they cannot
 	tries  int           // 1 where the caller comes again by itself
 	most   time.Duration // that one try may take
+	within time.Duration // that all tries may take, 0 where only ctx bounds them
+	grace  time.Duration // that an answer may still take when ctx has ended
 }
 
 // calls counts what one acquisition has under way.
 type calls struct {
-	// out is how many of its calls are inside go-redis.
-	out atomic.Int32
+	asking, renewing, leaving atomic.Int32 // inside go-redis
+
 	// open is how many of its commands could still take the key, or may have: those
 	// without an answer, and those that Redis refused perhaps halfway.
 	open atomic.Int32
@@ -69,8 +72,12 @@ type answer struct {
 // is Redis's own, the connection's of the last try, or ctx's cause; with an
 // error, earlierAt covers all tries.
 func (d *door) call(ctx context.Context, c command) (answer, error) {
-	if c.tries == 1 && c.calls.out.Load() >= maxOut {
+	if c.tries == 1 && c.out.Load() >= maxOut {
 		return answer{}, errCrowded
+	}
+	until, bounded := ctx.Deadline()
+	if c.within > 0 {
+		until, bounded = time.Now().Add(c.within), true
 	}
 	var err error
 	var flights [maxTries]*flight
@@ -78,7 +85,11 @@ func (d *door) call(ctx context.Context, c command) (answer, error) {
 		if ctx.Err() != nil {
 			break
 		}
-		f := d.try(ctx, &c)
+		left := time.Duration(-1)
+		if bounded {
+			left = time.Until(until)
+		}
+		f := d.try(ctx, c, tryBound(c.most, left, c.tries))
 		flights[n] = f
 		if f.answered {
 			if f.err == nil || isReply(f.err) {
@@ -102,18 +113,12 @@ func (d *door) call(ctx context.Context, c command) (answer, error) {
 var errUnanswered = fmt.Errorf("no answer from Redis: %w", os.ErrDeadlineExceeded)
 
 // try sends a command once and waits for its answer until its bound or ctx's end.
-func (d *door) try(ctx context.Context, c *command) *flight {
-	left := time.Duration(-1)
-	deadline, bounded := ctx.Deadline()
-	if bounded {
-		left = time.Until(deadline)
-	}
-	bound := time.NewTimer(tryBound(c.most, left, c.tries))
-	defer bound.Stop()
-
-	f := &flight{Context: ctx, c: c, sentAt: now(), done: make(chan struct{}), left: make(chan struct{})}
+func (d *door) try(ctx context.Context, c command, bound time.Duration) *flight {
+	f := &flight{Context: ctx, command: c, sentAt: now(), done: make(chan struct{}), left: make(chan struct{})}
+	timer := time.AfterFunc(bound, f.leaveBehind)
+	defer timer.Stop()
 	d.out.Add(1)
-	c.calls.out.Add(1)
+	c.out.Add(1)
 	if c.open != nil {
 		c.open.Add(1)
 	}
@@ -123,17 +128,20 @@ func (d *door) try(ctx context.Context, c *command) *flight {
 
 	select {
 	case <-f.done:
-		f.answered = true
-	case <-bound.C:
+	case <-f.left:
 	case <-ctx.Done():
-	}
-	if !f.answered {
-		close(f.left)
-		select {
-		case <-f.done:
-			f.answered = true
-		default:
+		if c.grace > 0 {
+			select {
+			case <-f.done:
+			case <-time.After(c.grace):
+			}
 		}
+		f.leaveBehind()
+	}
+	select {
+	case <-f.done:
+		f.answered = true
+	default:
 	}
 	if f.answered && f.err == nil && c.open != nil {
 		c.open.Add(-1)
@@ -145,12 +153,10 @@ func (d *door) try(ctx context.Context, c *command) *flight {
 // whether or not somebody still waits for it. The script's text follows where the
 // server does not know its hash.
 func (d *door) fly(f *flight) {
-	c := f.c
-	f.Cmd = redis.NewCmd(f, c.args...)
+	f.Cmd = redis.NewCmd(f, f.args...)
 	err := d.rdb.Process(f, once{f})
 	if err != nil && hasPrefix(err, "NOSCRIPT") && f.Err() == nil {
-		args := append([]any{"eval", c.script.text}, c.args[2:]...)
-		f.Cmd = redis.NewCmd(f, args...)
+		f.Cmd = redis.NewCmd(f, append([]any{"eval", f.script.text}, f.args[2:]...)...)
 		err = d.rdb.Process(f, once{f})
 	}
 	if f.err = err; err == nil {
@@ -159,19 +165,21 @@ func (d *door) fly(f *flight) {
 	if err != nil && hasPrefix(err, "NOSCRIPT", "MOVED", "ASK") {
 		f.written.Store(false) // sent, but carried out nowhere
 	}
-	if c.open != nil && !f.written.Load() {
-		c.open.Add(-1)
+	if f.open != nil && !f.written.Load() {
+		f.open.Add(-1)
 	}
-	c.calls.out.Add(-1)
+	f.out.Add(-1)
 	d.out.Add(-1)
 	close(f.done)
 }
 
-// A flight is one try of a command.
+// A flight is one try of a command, and the context that go-redis gets for it: the
+// call's, which ends when the try is left behind, so that what still waits for a
+// connection then is never sent.
 type flight struct {
-	context.Context // the call's
+	context.Context
 	*redis.Cmd
-	c      *command
+	command
 	sentAt instant
 
 	// written tells whether go-redis has taken the arguments, without which there
@@ -179,26 +187,33 @@ type flight struct {
 	// looked at it), never false for one that was.
 	written atomic.Bool
 
-	left  chan struct{} // closed when the try is left behind
-	done  chan struct{} // closed after reply and err are set
-	reply any
-	err   error
+	behind atomic.Bool   // left is closed
+	left   chan struct{} // closed when the try is left behind
+	done   chan struct{} // closed after reply and err are set
+	reply  any
+	err    error
 
 	answered bool // try saw done closed, so that reply and err may be read
 }
 
+func (f *flight) leaveBehind() {
+	if f.behind.CompareAndSwap(false, true) {
+		close(f.left)
+	}
+}
+
+// Done returns the channel that closes when the try is left behind.
 func (f *flight) Done() <-chan struct{} { return f.left }
 
+// Err says why the try was left behind.
 func (f *flight) Err() error {
-	select {
-	case <-f.left:
-		if err := f.Context.Err(); err != nil {
-			return err
-		}
-		return context.DeadlineExceeded
-	default:
+	if !f.behind.Load() {
 		return nil
 	}
+	if err := f.Context.Err(); err != nil {
+		return err
+	}
+	return context.DeadlineExceeded
 }
 
 // once is a flight as a redis.Cmder.

@@ -165,10 +165,10 @@ func isPassing(err error) bool {
 }
 
 // isRefusal tells whether err is an answer that asking again will not change.
-// What Redis is only out of for now (memory, disk, time for a script) is none.
+// What Redis is only out of for now (memory, disk, connections, time for a script)
+// is none.
 func isRefusal(err error) bool {
-	return hasPrefix(err, "NOPERM", "NOAUTH", "WRONGPASS", "WRONGTYPE") ||
-		isReply(err) && strings.HasPrefix(err.Error(), "ERR ")
+	return hasPrefix(err, "NOAUTH", "WRONGPASS", "WRONGTYPE") || isForbidden(err)
 }
 
 // isForbidden tells whether err says that the user may not do what a script

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,10 +15,10 @@ type tenure interface {
 	// renew begins the TTL anew and returns when the command that did was sent.
 	// Its error is a *LostError where there is nothing left to renew.
 	renew(ctx context.Context) (sentAt instant, err error)
-	// release gives it back. Its error is a *LostError where it was not ours any
+	// release gives it back, within a time or until ctx ends. Its error is a *LostError where it was not ours any
 	// more, and earlierAt then tells when an unanswered try was sent that may have
 	// given it back.
-	release(ctx context.Context, tries int) (earlierAt instant, err error)
+	release(ctx context.Context, within time.Duration, tries int) (earlierAt instant, err error)
 	// settle sees to commands without an answer that could still take the key.
 	settle()
 }
@@ -48,7 +49,8 @@ type lease struct {
 	renewing bool        // a renewal is under way, in a tick
 	over     bool        // released or lost: nothing prolongs it
 	lost     *LostError  // why it was lost
-	told     bool        // that the parent ended before a release was logged
+
+	told atomic.Bool // it was logged that the parent ended before a release
 
 	// releasedAt is when the first release was sent that had no answer and may have
 	// arrived. It needs no mutex: the Lock lets one release in at a time.
@@ -77,13 +79,12 @@ func (le *lease) tick() {
 		return
 	}
 	le.mu.Lock()
-	if le.ctx.Context.Err() != nil {
-		le.stopRenewingLocked()
-	}
-	due := !le.renewing && le.term.renewAt.left(at) == 0
+	parentEnded := le.parentEndedLocked()
+	due := !parentEnded && !le.renewing && le.term.renewAt.left(at) == 0
 	le.renewing = le.renewing || due
 	le.setTimerLocked(at)
 	le.mu.Unlock()
+	le.tell(parentEnded)
 	if due {
 		le.renew()
 	}
@@ -101,15 +102,20 @@ func (le *lease) setTimerLocked(at instant) {
 	}
 }
 
-// stopRenewingLocked lets the lease run out, because its parent ended.
-func (le *lease) stopRenewingLocked() {
-	le.term.renewAt = le.term.deadline
-	le.tellParentEndedLocked()
+// parentEndedLocked tells whether the lease's context ended with its parent, and
+// lets the lease run out if so.
+func (le *lease) parentEndedLocked() bool {
+	ended := !le.over && le.ctx.Context.Err() != nil
+	if ended {
+		le.term.renewAt = le.term.deadline
+	}
+	return ended
 }
 
-func (le *lease) tellParentEndedLocked() {
-	if !le.told {
-		le.told = true
+// tell logs once that the parent ended. It is called without the mutex, since
+// nobody knows what a handler does.
+func (le *lease) tell(parentEnded bool) {
+	if parentEnded && le.told.CompareAndSwap(false, true) {
 		le.log.Warn("leasehold: the context given to Acquire ended before Release", "key", le.key,
 			"cause", context.Cause(le.ctx.Context))
 	}
@@ -141,24 +147,26 @@ func (le *lease) renewed(sentAt instant, err error) bool {
 	if !le.alive(at) {
 		return true
 	}
+	// Not where the context has ended: err may be its cause then, and tell of the
+	// loss of a parent that is a lease too.
 	var lost *LostError
-	if errors.As(err, &lost) {
+	if le.ctx.Context.Err() == nil && errors.As(err, &lost) {
 		le.lose(lost)
 		return true
 	}
 	le.mu.Lock()
-	defer le.mu.Unlock()
-	switch {
-	case err == nil:
+	parentEnded := err != nil && le.parentEndedLocked()
+	done := err == nil || parentEnded || le.over
+	if err == nil && !le.over {
 		le.term = newTerm(sentAt, le.ttl, le.renewEvery)
-	case le.ctx.Context.Err() != nil:
-		le.stopRenewingLocked()
-	default:
-		return false
 	}
-	le.renewing = false
-	le.setTimerLocked(at)
-	return true
+	if done {
+		le.renewing = false
+		le.setTimerLocked(at)
+	}
+	le.mu.Unlock()
+	le.tell(parentEnded)
+	return done
 }
 
 // alive tells whether the lease is neither released nor lost at an instant, and
@@ -183,14 +191,13 @@ func (le *lease) lose(lost *LostError) {
 		le.mu.Unlock()
 		return
 	}
+	parentEnded := le.parentEndedLocked()
 	le.over, le.lost = true, lost
 	le.timer.Stop()
-	if le.ctx.Context.Err() != nil {
-		le.tellParentEndedLocked()
-	}
 	le.mu.Unlock()
 
 	le.cancel(lost)
+	le.tell(parentEnded)
 	le.log.Warn("leasehold: lease lost", "key", le.key, "fence", le.fence, "reason", lost.Reason.String())
 	le.tenure.settle()
 	le.forget()
@@ -205,13 +212,12 @@ func (le *lease) end(at instant, cause error) *LostError {
 		defer le.mu.Unlock()
 		return le.lost
 	}
+	parentEnded := le.parentEndedLocked()
 	le.over = true
 	le.timer.Stop()
-	if le.ctx.Context.Err() != nil {
-		le.tellParentEndedLocked()
-	}
 	le.mu.Unlock()
 	le.cancel(cause)
+	le.tell(parentEnded)
 	return nil
 }
 
@@ -221,13 +227,13 @@ func (le *lease) end(at instant, cause error) *LostError {
 // The first try's answer is definite. A later one that finds the key not ours
 // may look at the work of an earlier try, whose answer was lost; if that one was
 // sent before the deadline, nothing tells against it.
-func (le *lease) release(ctx context.Context, cause error) error {
+func (le *lease) release(ctx context.Context, within time.Duration, cause error) error {
 	tries := maxTries
 	lost := le.end(now(), cause)
 	if lost != nil {
 		tries = 1
 	}
-	earlierAt, err := le.tenure.release(ctx, tries)
+	earlierAt, err := le.tenure.release(ctx, within, tries)
 	le.tenure.settle()
 	if le.releasedAt == (instant{}) {
 		le.releasedAt = earlierAt

@@ -34,8 +34,10 @@ func (f *fakeTenure) renew(context.Context) (instant, error) {
 	return sentAt, nil
 }
 
-func (f *fakeTenure) release(context.Context, int) (instant, error) { return instant{}, nil }
-func (f *fakeTenure) settle()                                       { f.settled.Add(1) }
+func (f *fakeTenure) release(context.Context, time.Duration, int) (instant, error) {
+	return instant{}, nil
+}
+func (f *fakeTenure) settle() { f.settled.Add(1) }
 
 // startLease starts a lease on a fake, whose grant was sent at sentAt.
 func startLease(parent context.Context, f *fakeTenure, ttl, every time.Duration, sentAt instant) *lease {
@@ -152,7 +154,7 @@ func TestG2_LateRenewalIsDiscarded(t *testing.T) {
 			case "deadline":
 				time.Sleep(4 * time.Second)
 			case "release":
-				require.NoError(t, le.release(t.Context(), context.Canceled))
+				require.NoError(t, le.release(t.Context(), 0, context.Canceled))
 			case "parent":
 				cancel()
 			}

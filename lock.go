@@ -153,10 +153,11 @@ func (l *Lock) newAcquisition() *acquisition {
 
 // beginAcquire lets one Acquire in, which cancel ends.
 func (l *Lock) beginAcquire(cancel context.CancelCauseFunc) error {
-	held := l.held()
+	seen, held := l.held()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if held != nil || l.acquiring != nil || l.releasing != nil {
+	// A lease that came in between is another Acquire's, which has just ended.
+	if held || l.lease != nil && l.lease != seen || l.acquiring != nil || l.releasing != nil {
 		return ErrInUse
 	}
 	if err := l.client.enter(l); err != nil {
@@ -196,19 +197,17 @@ func (l *Lock) hold(a *acquisition, got grant, own context.Context, cancel conte
 	return le
 }
 
-// held returns the lease that the Lock holds, nil if it holds none.
-func (l *Lock) held() *lease {
+// held returns the Lock's last lease, nil if there is none, and whether it holds
+// the key still.
+func (l *Lock) held() (le *lease, held bool) {
 	if l == nil {
-		return nil
+		return nil, false
 	}
 	l.mu.Lock()
-	le := l.lease
+	le = l.lease
 	l.mu.Unlock()
 	// Without the mutex, since a lease that finds itself lost says so to others.
-	if le == nil || !le.alive(now()) {
-		return nil
-	}
-	return le
+	return le, le != nil && le.alive(now())
 }
 
 // Release frees the key and ends the lease. It needs no context, since it must
@@ -226,18 +225,16 @@ func (l *Lock) Release() error {
 	if l == nil || l.client == nil {
 		return newCallError("release", l.Key(), ErrNotHeld)
 	}
-	// Nobody else ends this context: Release works when every other one is dead.
-	ctx, cancel := context.WithTimeout(context.Background(), l.settings.releaseTimeout)
-	defer cancel()
-	return l.release(ctx, context.Canceled)
+	// No context of anyone's: Release works when every one is dead.
+	return l.release(context.Background(), l.settings.releaseTimeout, context.Canceled)
 }
 
-func (l *Lock) release(ctx context.Context, cause error) error {
-	le, err := l.beginRelease(ctx)
+func (l *Lock) release(ctx context.Context, within time.Duration, cause error) error {
+	le, err := l.beginRelease(ctx, within)
 	if le == nil {
 		return err
 	}
-	err = le.release(ctx, cause)
+	err = le.release(ctx, within, cause)
 	if err != nil && !errors.Is(err, ErrLost) {
 		err = newCallError("release", l.key, err)
 	}
@@ -245,18 +242,18 @@ func (l *Lock) release(ctx context.Context, cause error) error {
 	return err
 }
 
-// beginRelease lets one release in, and waits for another one. Without a lease it
-// returns what there is to answer.
-func (l *Lock) beginRelease(ctx context.Context) (*lease, error) {
+// beginRelease lets one release in. It waits for another one, after which there is
+// nothing to release. Without a lease it returns what there is to answer.
+func (l *Lock) beginRelease(ctx context.Context, within time.Duration) (*lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if other := l.releasing; other != nil {
 		l.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
-		}
+		err := wait(ctx, other, within)
 		l.mu.Lock()
+		if err != nil {
+			return nil, newCallError("release", l.key, errors.New("another release is under way"), err)
+		}
 	} else if l.lease != nil && l.acquiring == nil {
 		l.releasing = make(chan struct{})
 		return l.lease, nil
@@ -266,6 +263,21 @@ func (l *Lock) beginRelease(ctx context.Context) (*lease, error) {
 		return nil, closed.err
 	}
 	return nil, newCallError("release", l.key, ErrNotHeld)
+}
+
+// wait waits until done closes, for a time (0: no bound) or until ctx ends.
+func wait(ctx context.Context, done <-chan struct{}, within time.Duration) error {
+	if within > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, within)
+		defer cancel()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // endRelease ends a release with its answer, which a later Release may ask for
@@ -298,9 +310,13 @@ func (l *Lock) endForClose() {
 }
 
 // releaseForClose releases what the Lock still holds, and keeps the answer for the
-// Release to come. A loss is no failure of Close.
+// Release to come. Where it had to wait for a Release, and that one failed, it
+// repeats it. A loss is no failure of Close.
 func (l *Lock) releaseForClose(ctx context.Context) error {
-	err := l.release(ctx, ErrClosed)
+	err := l.release(ctx, 0, ErrClosed)
+	if le, _ := l.held(); le != nil && errors.Is(err, ErrNotHeld) {
+		err = l.release(ctx, 0, ErrClosed)
+	}
 	if errors.Is(err, ErrLost) || errors.Is(err, ErrNotHeld) {
 		return nil
 	}
@@ -348,7 +364,7 @@ func (l *Lock) Key() string {
 // Token returns the token of the lease, or "" while none is held. It is an
 // identity, and whoever has it can end the lease: not for logs.
 func (l *Lock) Token() string {
-	if le := l.held(); le != nil {
+	if le, held := l.held(); held {
 		return le.token
 	}
 	return ""
@@ -370,7 +386,7 @@ func (l *Lock) Fence() int64 {
 // Remaining returns the time until the lease's deadline, by the clock that says
 // less, or 0 while none is held.
 func (l *Lock) Remaining() time.Duration {
-	if le := l.held(); le != nil {
+	if le, held := l.held(); held {
 		return le.remaining(now())
 	}
 	return 0

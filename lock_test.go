@@ -299,6 +299,30 @@ func TestLock_UsedTwiceAtOnce(t *testing.T) {
 
 func second[A, B any](_ A, b B) B { return b }
 
+// An Acquire that straddles another's success on the same Lock must not get in: the
+// lease it would not see could not be released any more.
+func TestLock_SharedByCompetingGoroutines(t *testing.T) {
+	c := newClient(t, redistest.NewServer(t).Client(t))
+	l := c.NewLock(key)
+	for range 300 {
+		var acquired atomic.Int32
+		var workers sync.WaitGroup
+		for range 4 {
+			workers.Go(func() {
+				switch _, err := l.TryAcquire(t.Context()); {
+				case err == nil:
+					acquired.Add(1)
+				default:
+					assert.ErrorIs(t, err, leasehold.ErrInUse)
+				}
+			})
+		}
+		workers.Wait()
+		assert.EqualValues(t, 1, acquired.Load())
+		require.NoError(t, l.Release())
+	}
+}
+
 // Two Releases at once: one releases, the other waits for it and is told that
 // there was nothing left to release.
 func TestLock_ReleasedTwiceAtOnce(t *testing.T) {

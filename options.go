@@ -152,22 +152,28 @@ func (s settings) with(opts []Option) settings {
 // check returns what cannot work, each fault with its option and why.
 func (s *settings) check() []string {
 	faults := s.faults[:len(s.faults):len(s.faults)]
-	refuse := func(bad bool, format string, args ...any) {
-		if bad {
-			faults = append(faults, fmt.Sprintf(format, args...))
-		}
+	refuse := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	if s.ttl < minTTL || s.ttl > maxTTL {
+		refuse("WithTTL(%v): must be from %v to 30 days", s.ttl, minTTL)
 	}
-	refuse(s.ttl < minTTL || s.ttl > maxTTL, "WithTTL(%v): must be from %v to 30 days", s.ttl, minTTL)
-	refuse(s.ttl%time.Millisecond != 0, "WithTTL(%v): must be whole milliseconds", s.ttl)
-	if s.renewal == renewEvery {
-		refuse(s.renewEvery <= 0, "WithRenewEvery(%v): must be more than 0", s.renewEvery)
-		refuse(s.renewEvery > s.ttl/3*2+s.ttl%3*2/3,
-			"WithRenewEvery(%v): must be at most 2/3 of the TTL, which is %v", s.renewEvery, s.ttl)
+	if s.ttl%time.Millisecond != 0 {
+		refuse("WithTTL(%v): must be whole milliseconds", s.ttl)
 	}
-	refuse(s.bounded && s.wait <= 0, "WithWait(%v): must be more than 0", s.wait)
-	refuse(len(s.metadata) > maxMetadata,
-		"WithMetadata: must be at most %d bytes, not %d", maxMetadata, len(s.metadata))
-	refuse(s.releaseTimeout <= 0, "WithReleaseTimeout(%v): must be more than 0", s.releaseTimeout)
+	if s.renewal == renewEvery && s.renewEvery <= 0 {
+		refuse("WithRenewEvery(%v): must be more than 0", s.renewEvery)
+	}
+	if s.renewal == renewEvery && s.renewEvery > s.ttl/3*2+s.ttl%3*2/3 { // without overflow
+		refuse("WithRenewEvery(%v): must be at most 2/3 of the TTL, which is %v", s.renewEvery, s.ttl)
+	}
+	if s.bounded && s.wait <= 0 {
+		refuse("WithWait(%v): must be more than 0", s.wait)
+	}
+	if len(s.metadata) > maxMetadata {
+		refuse("WithMetadata: must be at most %d bytes, not %d", maxMetadata, len(s.metadata))
+	}
+	if s.releaseTimeout <= 0 {
+		refuse("WithReleaseTimeout(%v): must be more than 0", s.releaseTimeout)
+	}
 	return faults
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -44,6 +45,9 @@ func newScript(name, text, needs string) *script {
 // auxiliaryNames are what aux is asked for.
 var auxiliaryNames = []string{"queue", "record"}
 
+// auxiliaryMark stands between a key and the name of an auxiliary key.
+const auxiliaryMark = ":leasehold:"
+
 // aux returns the name of an auxiliary key of a key. It falls in the key's
 // cluster slot: where the key has a hash tag that stays the first one, elsewhere
 // the whole key becomes the tag. The closing colon of the second form keeps the
@@ -51,9 +55,9 @@ var auxiliaryNames = []string{"queue", "record"}
 // key is ever another's, or a key that somebody may lock.
 func aux(key, name string) string {
 	if hasHashTag(key) {
-		return key + ":leasehold:" + name
+		return key + auxiliaryMark + name
 	}
-	return "{" + key + "}:leasehold:" + name + ":"
+	return "{" + key + "}" + auxiliaryMark + name + ":"
 }
 
 // hasHashTag tells whether Redis Cluster hashes only a part of a key: what stands
@@ -81,9 +85,10 @@ func checkKey(prefix, name string) []string {
 	if strings.Contains(key, "}") && !hasHashTag(key) {
 		faults = append(faults, "the key contains } outside a hash tag, so that no auxiliary key falls in its cluster slot")
 	}
+	base := strings.TrimSuffix(key, ":")
 	for _, aux := range auxiliaryNames {
-		if ending := ":leasehold:" + aux; strings.HasSuffix(strings.TrimSuffix(key, ":"), ending) {
-			faults = append(faults, fmt.Sprintf("the key ends like an auxiliary key (%s)", ending))
+		if rest, ok := strings.CutSuffix(base, aux); ok && strings.HasSuffix(rest, auxiliaryMark) {
+			faults = append(faults, fmt.Sprintf("the key ends like an auxiliary key (%s%s)", auxiliaryMark, aux))
 		}
 	}
 	return faults
@@ -110,8 +115,9 @@ type acquisition struct {
 	ttl    time.Duration
 	ttlArg any // in ms
 
-	clean *cleanup
-	calls calls
+	calls     calls
+	clean     *cleanup
+	inCleanup atomic.Bool
 }
 
 // tokenLength is the length of a token, which is the beginning of a value.
@@ -136,22 +142,25 @@ var (
 // was read after its own deadline is no lease, so the same value asks again: if it
 // still has the key, that begins a new TTL.
 func (a *acquisition) acquire(ctx context.Context) (grant, error) {
-	return a.ask(ctx, maxTries, callBound(a.ttl))
+	return a.ask(ctx, command{tries: maxTries, most: callBound(a.ttl)})
 }
 
-// poll asks once, for a caller that asks again by itself.
+// poll asks once, for a caller that asks again by itself. A ctx that ends while the
+// answer is on its way waits for it a little, so that it can be told from a Redis
+// that is away.
 func (a *acquisition) poll(ctx context.Context) (grant, error) {
-	return a.ask(ctx, 1, min(a.ttl, time.Second))
+	return a.ask(ctx, command{tries: 1, most: min(a.ttl, time.Second), grace: pollGrace})
 }
 
-func (a *acquisition) ask(ctx context.Context, tries int, most time.Duration) (grant, error) {
+// pollGrace is well below the 50 ms within which a call returns after its ctx.
+const pollGrace = 25 * time.Millisecond
+
+func (a *acquisition) ask(ctx context.Context, c command) (grant, error) {
+	c.script = acquireScript
+	c.out, c.open = &a.calls.asking, &a.calls.open
+	c.args = []any{"evalsha", acquireScript.hash, 2, a.names.key, a.names.record, a.boxed, a.ttlArg}
 	for range maxTries {
-		answer, err := a.door.call(ctx, command{
-			script: acquireScript,
-			args:   []any{"evalsha", acquireScript.hash, 2, a.names.key, a.names.record, a.boxed, a.ttlArg},
-			calls:  &a.calls, open: &a.calls.open,
-			tries: tries, most: most,
-		})
+		answer, err := a.door.call(ctx, c)
 		if err != nil {
 			return grant{}, acquireScript.explain(err)
 		}
@@ -189,7 +198,7 @@ func (a *acquisition) renew(ctx context.Context) (sentAt instant, err error) {
 	answer, err := a.door.call(ctx, command{
 		script: renewScript,
 		args:   []any{"evalsha", renewScript.hash, 1, a.names.key, a.boxed, a.ttlArg},
-		calls:  &a.calls,
+		out:    &a.calls.renewing,
 		tries:  1, most: callBound(a.ttl),
 	})
 	if err != nil {
@@ -203,60 +212,61 @@ func (a *acquisition) renew(ctx context.Context) (sentAt instant, err error) {
 	}
 }
 
-// release frees the key. Where a command that could take it is unanswered, it
-// makes the value dead as well, and what it could not make dead goes to clean-up.
+// release frees the key, within a time of its own or until ctx ends. Where a
+// command that could take the key is unanswered, it makes the value dead as well.
 // The error is a *LostError where the key was not ours; earlierAt is then when an
 // earlier try was sent that may have freed it, the zero instant where there was
 // none.
-func (a *acquisition) release(ctx context.Context, tries int) (earlierAt instant, err error) {
+func (a *acquisition) release(ctx context.Context, within time.Duration, tries int) (earlierAt instant, err error) {
+	c := command{tries: tries, most: callBound(a.ttl), within: within}
 	full := a.calls.open.Load() > 0
-	answer, err := a.sendRelease(ctx, full, tries, callBound(a.ttl))
+	answer, err := a.giveBack(ctx, c, full)
 	if full && hasPrefix(err, "TRYAGAIN") {
 		// A slot that is being migrated takes scripts of one key that is there.
-		first := answer.earlierAt
-		answer, err = a.sendRelease(ctx, false, tries, callBound(a.ttl))
-		if first != (instant{}) {
-			answer.earlierAt = first
-		}
-		full = false
+		full, earlierAt = false, answer.earlierAt
+		answer, err = a.giveBack(ctx, c, full)
 	}
-	if full && err == nil {
+	if earlierAt == (instant{}) {
+		earlierAt = answer.earlierAt
+	}
+	switch {
+	case err != nil:
+		return earlierAt, releaseScript.explain(err)
+	case full:
 		a.calls.open.Store(0)
-	}
-	if err != nil {
-		return answer.earlierAt, releaseScript.explain(err)
 	}
 	if answer.reply == "released" {
 		return instant{}, nil
 	}
-	return answer.earlierAt, a.notOurs(releaseScript, answer.reply)
+	return earlierAt, a.notOurs(releaseScript, answer.reply)
 }
 
 // leave makes the value dead and frees the key if it holds the value. One
 // confirmed leave settles all that was unanswered, whether it arrives before or
 // after it.
 func (a *acquisition) leave(ctx context.Context) error {
-	if _, err := a.sendRelease(ctx, true, 1, cleanupEvery); err != nil {
+	if _, err := a.giveBack(ctx, command{tries: 1, most: cleanupEvery}, true); err != nil {
 		return releaseScript.explain(err)
 	}
 	a.calls.open.Store(0)
 	return nil
 }
 
-// settle hands the acquisition to clean-up if a command that could take the key
-// for it is unanswered. It is for an acquisition that has ended.
-func (a *acquisition) settle() {
-	if a.calls.open.Load() > 0 {
-		a.clean.add(a)
+func (a *acquisition) giveBack(ctx context.Context, c command, dead bool) (answer, error) {
+	c.script, c.out = releaseScript, &a.calls.leaving
+	c.args = []any{"evalsha", releaseScript.hash, 1, a.names.key, a.boxed}
+	if dead {
+		c.args = []any{"evalsha", releaseScript.hash, 2, a.names.key, a.names.record, a.boxed}
 	}
+	return a.door.call(ctx, c)
 }
 
-func (a *acquisition) sendRelease(ctx context.Context, dead bool, tries int, most time.Duration) (answer, error) {
-	args := []any{"evalsha", releaseScript.hash, 1, a.names.key, a.boxed}
-	if dead {
-		args = []any{"evalsha", releaseScript.hash, 2, a.names.key, a.names.record, a.boxed}
+// settle hands the acquisition to clean-up, once, if a command that could take the
+// key for it is unanswered. It is for an acquisition that has ended.
+func (a *acquisition) settle() {
+	if a.calls.open.Load() > 0 && a.inCleanup.CompareAndSwap(false, true) {
+		a.clean.add(a)
 	}
-	return a.door.call(ctx, command{script: releaseScript, args: args, calls: &a.calls, tries: tries, most: most})
 }
 
 func (a *acquisition) notOurs(s *script, reply any) error {

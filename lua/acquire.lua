@@ -12,8 +12,9 @@
 
 local value, token = ARGV[1], string.sub(ARGV[1], 1, 36)
 
--- Both before any write, and by pcall, so that a key of another type is refused
--- whole and under its own name.
+-- Both before any write, so that a key of another type is refused whole. By pcall,
+-- like the first write, because an error that a script raises loses its name: in
+-- Redis 6.2 it is "ERR Error running script ...".
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return held end
 local record = redis.pcall('GET', KEYS[2]) or ''
@@ -28,14 +29,17 @@ if held and held ~= value then
   if string.find(held, '^%x+%-%x+%-%x+%-%x+%-%x+ ') and string.sub(held, 37, 37) == ' ' then
     holder = string.sub(held, 38, 37 + 1024)
   end
-  return { redis.call('PTTL', KEYS[1]), holder }
+  local left = redis.call('PTTL', KEYS[1])
+  return { left == 0 and 1 or left, holder } -- 0 is the last millisecond
 end
 
 if held then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  local set = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
+  if type(set) == 'table' then return set end
   if known then return tonumber(string.match(granted, '^%d+')) end
 else
-  redis.call('SET', KEYS[1], value, 'PX', ARGV[2])
+  local set = redis.pcall('SET', KEYS[1], value, 'PX', ARGV[2])
+  if set.err then return set end
 end
 
 -- A hybrid clock: the number follows the server's time in µs, and goes on from the

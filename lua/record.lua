@@ -21,5 +21,5 @@ local function write_record(key, last, fence, token, dead, time)
     if dead ~= '' then px = 60000 end
   end
   if last / 1000 + 1000 - now > px then px = last / 1000 + 1000 - now end
-  redis.call('SET', key, string.format('%.0f %.0f %s%s', last, fence, token, dead), 'PX', math.ceil(px))
+  return redis.pcall('SET', key, string.format('%.0f %.0f %s%s', last, fence, token, dead), 'PX', math.ceil(px))
 end

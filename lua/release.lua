@@ -30,14 +30,18 @@ end
 
 -- The DEL comes before the SET: a Redis out of memory refuses a SET that comes
 -- first and takes one that follows.
-if answer == 'released' then redis.call('DEL', KEYS[1]) end
+if answer == 'released' then
+  local deleted = redis.pcall('DEL', KEYS[1])
+  if type(deleted) == 'table' then return deleted end
+end
 if KEYS[2] then
   local last, fence, grantee, dead = string.match(record, '^(%d+) (%d+) (%S+)(.*)$')
   if not string.find(dead or '', token, 1, true) then
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     dead = string.format('%s %s %.0f', dead or '', token, now)
-    write_record(KEYS[2], tonumber(last or 0), tonumber(fence or 0), grantee or '-', dead, time)
+    local set = write_record(KEYS[2], tonumber(last or 0), tonumber(fence or 0), grantee or '-', dead, time)
+    if set.err then return set end
   end
 end
 return answer

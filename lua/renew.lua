@@ -15,5 +15,6 @@ if type(held) == 'table' then
 end
 if not held then return 'gone' end
 if held ~= ARGV[1] then return 'taken' end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local set = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
+if type(set) == 'table' then return set end
 return 'alive'
