@@ -158,6 +158,12 @@ func isReply(err error) bool {
 	return errors.As(err, &reply)
 }
 
+// isConnection tells whether err is the connection's and not an answer, so that
+// asking again may help.
+func isConnection(err error) bool {
+	return !isReply(err) && !errors.Is(err, errDead) && !errors.Is(err, errStrange) && !errors.Is(err, redis.ErrClosed)
+}
+
 // isPassing tells whether err is an answer of a Redis that is on its way back, so
 // that a wait goes on over it.
 func isPassing(err error) bool {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // The longest pauses between two polls of a waiting Acquire: while the key is busy,
@@ -70,12 +68,6 @@ func (l *Lock) waitError(err error) error {
 		return fmt.Errorf("no answer within a wait of %v: %w", l.settings.wait, err)
 	}
 	return fmt.Errorf("no answer within a wait of %v: %w: %w", l.settings.wait, context.DeadlineExceeded, err)
-}
-
-// isConnection tells whether err is the connection's and not an answer, so that
-// asking again may help.
-func isConnection(err error) bool {
-	return !isReply(err) && !errors.Is(err, errDead) && !errors.Is(err, errStrange) && !errors.Is(err, redis.ErrClosed)
 }
 
 // pollIn returns when to ask again for a busy key: when the present lease has run
