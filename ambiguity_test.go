@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -379,10 +380,10 @@ func TestLease_InnerIsNotLostWithTheOuter(t *testing.T) {
 		c := newClient(t, rdb, leasehold.WithTTL(10*time.Second))
 		outer, inner := c.NewLock("outer", leasehold.WithoutRenewal()), c.NewLock("inner")
 		ctx := acquire(t, outer)
-		time.Sleep(5 * time.Second)
+		time.Sleep(4700 * time.Millisecond)
 		lease, err := inner.Acquire(ctx)
 		require.NoError(t, err)
-		time.Sleep(4800 * time.Millisecond) // the outer ends at 9.898 s, the inner renews at 10 s
+		time.Sleep(4950 * time.Millisecond) // the inner renews at 9.7 s, the outer ends at 9.898 s
 		require.NoError(t, lease.Err())
 		b.Pause(t)
 		time.Sleep(3 * time.Second)
@@ -393,5 +394,28 @@ func TestLease_InnerIsNotLostWithTheOuter(t *testing.T) {
 		assert.Positive(t, inner.Remaining())
 		require.NoError(t, inner.Release())
 		assert.ErrorIs(t, outer.Release(), leasehold.ErrLost)
+	})
+}
+
+// A release makes the value dead in the same script, where an acquire of it is
+// unanswered: nothing is left for clean-up.
+func TestG5_ReleaseSettlesWhatIsUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := redistest.NewBubble(t)
+		c, wire, rdb := wired(t, b)
+		next(wire, redistest.LoseReply)
+		l := c.NewLock(key)
+		acquire(t, l)
+		var scripts atomic.Int32
+		b.OnCommand(func(cmd string, _ []string) {
+			if cmd == "EVALSHA" {
+				scripts.Add(1)
+			}
+		})
+		token := l.Token()
+		require.NoError(t, l.Release())
+		assert.Contains(t, get(t, rdb, record), " "+token+" ", "among the dead")
+		time.Sleep(time.Minute)
+		assert.EqualValues(t, 1, scripts.Load())
 	})
 }

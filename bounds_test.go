@@ -2,8 +2,11 @@ package leasehold_test
 
 import (
 	"context"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -132,16 +135,127 @@ func TestG7_UnansweredPollIsNotBusy(t *testing.T) {
 	})
 }
 
-// Many renewals to a hung server must not pile up inside go-redis.
+// Many renewals to a hung server must not pile up inside go-redis, whose own
+// timeouts may be switched off; and none keeps out the clean-up.
 func TestDoor_CallsThatHangAreFew(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
-		rdb := r.Client(t, func(o *redis.Options) { o.PoolSize = 50 })
-		c := newClient(t, rdb, leasehold.WithTTL(3*time.Second))
+	synctest.Test(t, func(t *testing.T) {
+		b := redistest.NewBubble(t)
+		rdb := b.Client(t, func(o *redis.Options) { o.PoolSize, o.ReadTimeout = 50, -1 })
+		c := newClient(t, rdb, leasehold.WithTTL(time.Minute))
+		warm(t, c)
 		lease := acquire(t, c.NewLock(key))
-		r.Pause(t)
+		b.Pause(t)
 		ends(t, lease)
 		stats := rdb.PoolStats()
-		assert.LessOrEqual(t, int(stats.TotalConns-stats.IdleConns), 3)
-		r.Resume(t)
+		assert.EqualValues(t, 3, stats.TotalConns-stats.IdleConns)
+		b.Resume(t)
+	})
+}
+
+// All three tries of an acquire hang, and so they stay: clean-up goes ahead on
+// connections that work.
+func TestG5_CleanUpPassesCallsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := redistest.NewBubble(t)
+		wire := redistest.NewWire()
+		c := newClient(t, b.Client(t, wire.Attach, func(o *redis.Options) { o.ReadTimeout = -1 }), leasehold.WithTTL(time.Hour))
+		warm(t, c)
+		next(wire, redistest.SwallowReply, redistest.SwallowReply, redistest.SwallowReply)
+		_, err := c.NewLock(key).TryAcquire(t.Context())
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		time.Sleep(time.Second)
+		assert.False(t, b.Exists(key))
+	})
+}
+
+// slowReplies is a hook that holds back what Redis has answered.
+type slowReplies time.Duration
+
+func (d slowReplies) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (d slowReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		time.Sleep(time.Duration(d))
+		return err
+	}
+}
+func (d slowReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// The key's TTL began before the answer came, so the lease must have, too.
+func TestG2_LeaseCountsFromTheSend(t *testing.T) {
+	const ttl, late = time.Second, 200 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		b := redistest.NewBubble(t)
+		rdb := b.Client(t)
+		c := newClient(t, rdb, leasehold.WithTTL(ttl))
+		warm(t, c)
+		learns := c.NewLock("warm")
+		acquire(t, learns)
+		time.Sleep(ttl) // and the renewal script
+		require.NoError(t, learns.Release())
+		rdb.AddHook(slowReplies(late))
+
+		began := time.Now()
+		fixed := c.NewLock(key, leasehold.WithoutRenewal())
+		lease := acquire(t, fixed)
+		assert.Equal(t, late, time.Since(began))
+		ends(t, lease)
+		assert.Equal(t, ttl-drift(ttl), time.Since(began), "counted from the send of the acquire")
+		assert.True(t, b.Exists(key), "the key is still there")
+		require.ErrorIs(t, fixed.Release(), leasehold.ErrLost)
+
+		began = time.Now()
+		renewed := c.NewLock(key)
+		lease = acquire(t, renewed)
+		time.Sleep(ttl/2 - late + time.Millisecond) // a renewal has been sent at TTL/2
+		b.Pause(t)
+		ends(t, lease)
+		assert.Equal(t, ttl/2+ttl-drift(ttl), time.Since(began), "counted from the send of the renewal")
+		b.Resume(t)
+	})
+}
+
+// A value that was granted too late to be a lease is asked for again.
+func TestAcquire_GrantReadAfterItsDeadline(t *testing.T) {
+	const ttl = 30 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		b := redistest.NewBubble(t)
+		c := newClient(t, b.Client(t), leasehold.WithTTL(ttl))
+		warm(t, c)
+		var slow atomic.Bool
+		slow.Store(true)
+		b.OnCommand(func(cmd string, _ []string) {
+			if cmd == "EVALSHA" && slow.Swap(false) {
+				time.Sleep(2 * ttl)
+			}
+		})
+		l := c.NewLock(key)
+		lease := acquire(t, l)
+		assert.NoError(t, lease.Err())
+		assert.LessOrEqual(t, l.Remaining(), ttl-drift(ttl))
+		require.NoError(t, l.Release())
+		time.Sleep(time.Second)
+		assert.False(t, b.Exists(key))
+	})
+}
+
+// A call that hangs stays in the client until its own timeouts end it, and then
+// nothing of it is left.
+func TestG12_HungCallsEndWithTheClientsTimeouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := redistest.NewBubble(t)
+		rdb := b.Client(t)
+		c := newClient(t, rdb, leasehold.WithTTL(time.Second))
+		lease := acquire(t, c.NewLock(key))
+		b.Pause(t)
+		ends(t, lease)
+		stats := rdb.PoolStats()
+		assert.Positive(t, stats.TotalConns-stats.IdleConns, "a call hangs")
+		time.Sleep(20 * time.Second)
+		stats = rdb.PoolStats()
+		assert.Zero(t, stats.TotalConns-stats.IdleConns)
+		b.Resume(t)
 	})
 }

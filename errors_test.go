@@ -42,8 +42,8 @@ func matches(t testing.TB, err error, want ...error) {
 	assert.NotContains(t, err.Error(), "leasehold: leasehold: ")
 }
 
-// other stands for an error that is none of the sentinels: Redis's or the network's.
-var other = errors.New("other")
+// errOther stands for an error that is none of the sentinels: Redis's or the network's.
+var errOther = errors.New("other")
 
 // The table of what each exported call answers in each situation.
 func TestErrors(t *testing.T) {
@@ -119,11 +119,11 @@ func TestErrors(t *testing.T) {
 		},
 		"Redis down": {
 			make: func(w *world) context.Context { w.wire.Down(); return w.t.Context() },
-			try:  []error{other}, acquire: []error{other}, release: []error{leasehold.ErrNotHeld},
+			try:  []error{errOther}, acquire: []error{errOther}, release: []error{leasehold.ErrNotHeld},
 		},
 		"Redis down while held": {
 			make: func(w *world) context.Context { acquire(w.t, w.l); w.wire.Down(); return w.t.Context() },
-			try:  []error{leasehold.ErrInUse}, acquire: []error{leasehold.ErrInUse}, release: []error{other},
+			try:  []error{leasehold.ErrInUse}, acquire: []error{leasehold.ErrInUse}, release: []error{errOther},
 		},
 		"reply lost": {
 			make: func(w *world) context.Context {
@@ -142,7 +142,7 @@ func TestErrors(t *testing.T) {
 		},
 		"the key is a list": {
 			make: func(w *world) context.Context { w.rdb.RPush(w.t.Context(), key, "x"); return w.t.Context() },
-			try:  []error{other}, acquire: []error{other}, release: []error{leasehold.ErrNotHeld},
+			try:  []error{errOther}, acquire: []error{errOther}, release: []error{leasehold.ErrNotHeld},
 		},
 		"invalid": {
 			make: func(w *world) context.Context { w.l = w.c.NewLock(key, leasehold.WithTTL(-1)); return w.t.Context() },
@@ -159,7 +159,7 @@ func TestErrors(t *testing.T) {
 					switch call {
 					case "Release":
 						matches(t, w.l.Release(), want...)
-						if want == nil || want[0] != other {
+						if want == nil || want[0] != errOther {
 							matches(t, w.l.Release(), leasehold.ErrNotHeld)
 						}
 					case "TryAcquire":
@@ -202,12 +202,13 @@ func TestErrors_KeepTheirCause(t *testing.T) {
 }
 
 func TestErrors_NilAndZero(t *testing.T) {
+	var noContext context.Context
 	for _, l := range []*leasehold.Lock{nil, {}, (&leasehold.Client{}).NewLock(key)} {
 		for _, acquire := range []func(context.Context) (context.Context, error){l.Acquire, l.TryAcquire} {
 			_, err := acquire(t.Context())
 			assert.ErrorIs(t, err, leasehold.ErrInvalid)
 			assert.ErrorContains(t, err, "the Lock was not made by NewLock")
-			_, err = acquire(nil) //nolint:staticcheck // that is what is tested
+			_, err = acquire(noContext)
 			assert.ErrorContains(t, err, "the Lock was not made by NewLock; the ctx is nil")
 		}
 		assert.ErrorIs(t, l.WithLease(t.Context(), nil), leasehold.ErrInvalid)
@@ -217,7 +218,7 @@ func TestErrors_NilAndZero(t *testing.T) {
 		assert.Zero(t, l.Remaining())
 	}
 	l := leasehold.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})).NewLock(key, leasehold.WithTTL(1))
-	err := l.WithLease(nil, nil) //nolint:staticcheck // that is what is tested
+	err := l.WithLease(noContext, nil)
 	assert.ErrorIs(t, err, leasehold.ErrInvalid)
 	for _, what := range []string{key, "WithTTL(1ns)", "the ctx is nil", "the fn is nil"} {
 		assert.ErrorContains(t, err, what)
@@ -295,7 +296,7 @@ func TestFenceFrom(t *testing.T) {
 		require.NoError(t, err)
 		ctx, err = inner.Acquire(ctx)
 		require.NoError(t, err)
-		deep, cancel := context.WithCancel(context.WithValue(ctx, other, 1))
+		deep, cancel := context.WithCancel(context.WithValue(ctx, errOther, 1))
 		defer cancel()
 		for name, l := range map[string]*leasehold.Lock{"a": outer, "b": inner} {
 			fence, ok := leasehold.FenceFrom(deep, name)

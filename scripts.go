@@ -135,7 +135,7 @@ type grant struct {
 var (
 	errDead    = errors.New("the value was given up before")
 	errStrange = errors.New("a strange answer")
-	errLate    = errors.New("Redis answered after the lease's own deadline")
+	errLate    = errors.New("the answer came after the lease's own deadline")
 )
 
 // acquire asks for the key: with *BusyError where a stranger has it. A grant that
