@@ -33,13 +33,17 @@ type Redis interface {
 	Addr() string
 }
 
-// Each runs f as two subtests: "bubble" inside synctest.Test, and "redis-server"
-// against a real server of its own.
+// Each runs f as two subtests: "bubble" inside synctest.Test, and then
+// "redis-server" against a real server of its own, for which t becomes a parallel
+// test. So what is real begins when all that is serial is over, every bubble among
+// it: those must not share a process's pools with what runs outside. t can be given
+// to Each once.
 func Each(t *testing.T, f func(t *testing.T, r Redis)) {
 	t.Helper()
 	t.Run("bubble", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { f(t, NewBubble(t)) })
 	})
+	t.Parallel()
 	t.Run("redis-server", func(t *testing.T) { f(t, NewServer(t)) })
 }
 
