@@ -33,6 +33,23 @@
 // before the end of that TTL. So the context always ends before the key does. A
 // renewal that is answered moves both on by what it adds, counted from its own send.
 //
+// # The states of a Lock
+//
+//	         Acquire                granted              Release
+//	free ──────────────► acquiring ──────────► held ──────────────────► free
+//	 ▲                       │                  │
+//	 │  busy, error, ctx     │                  │ deadline, key gone, key taken
+//	 ├───────────────────────┘                  ▼
+//	 │         Release: ErrLost, once          lost
+//	 ├──────────────────────────────────────────┤
+//	 │                                          │ Acquire
+//	                                            ▼ acquiring
+//
+// While it is acquiring or held, another Acquire answers ErrInUse; while it is free or
+// acquiring, a Release answers ErrNotHeld. A Release that fails leaves the Lock free,
+// and a second one repeats the first. When the ctx given to Acquire ends, the lease's
+// context ends and the Lock stays held, for a Release, until its deadline.
+//
 // # Promises
 //
 // Exclusion:

@@ -205,7 +205,8 @@ func (f *flight) leaveBehind() {
 // Done returns the channel that closes when the try is left behind.
 func (f *flight) Done() <-chan struct{} { return f.left }
 
-// Err says why the try was left behind.
+// Err says why the try was left behind. go-redis answers with it where the command
+// was still waiting for a connection; it is not the caller's ctx that ended then.
 func (f *flight) Err() error {
 	if !f.behind.Load() {
 		return nil
@@ -213,7 +214,7 @@ func (f *flight) Err() error {
 	if err := f.Context.Err(); err != nil {
 		return err
 	}
-	return context.DeadlineExceeded
+	return errUnanswered
 }
 
 // once is a flight as a redis.Cmder.

@@ -34,12 +34,11 @@ type Lock struct {
 // A closeAnswer is what the Release after a Close answers.
 type closeAnswer struct{ err error }
 
-// Acquire waits until it holds the key, and returns the context of the lease.
-//
-// The ctx given bounds the wait and the lease: when it ends, renewal stops and the
-// lease runs out by itself. To bound only the wait use WithWait; a context with a
-// timeout made for this call, or cancelled after it, ends the lease with it. To
-// keep the lease while a cancelled request or process winds down, pass
+// Acquire waits until it holds the key, and returns the context of the lease. The
+// ctx given bounds the wait and the lease: when it ends, renewal stops and the lease
+// runs out by itself. To bound only the wait use WithWait; a context with a timeout
+// made for this call, or cancelled after it, ends the lease with it. To keep the
+// lease while a cancelled request or process winds down, pass
 // context.WithoutCancel(ctx).
 //
 // The returned context derives from ctx. It is cancelled with cause ErrLost when
