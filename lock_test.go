@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -441,5 +442,51 @@ func TestG11_CommandsOfAHeldLock(t *testing.T) {
 		scripts.Store(0)
 		time.Sleep(100 * time.Second)
 		assert.Zero(t, scripts.Load())
+	})
+}
+
+// Keys and metadata may be any bytes.
+func TestLock_AnyBytes(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+		rdb := r.Client(t)
+		var everyByte strings.Builder
+		for n := range 256 {
+			everyByte.WriteByte(byte(n))
+		}
+		metadata := strings.Repeat(everyByte.String(), 4)
+		c := newClient(t, rdb, leasehold.WithMetadata(metadata), leasehold.WithPrefix("{app}:"))
+		for _, key := range []string{
+			" ", "\n", "\x00", "\xff\xfe", "a b\r\nc", "{", "}", "{}", "a{b}c}d{", everyByte.String(),
+			strings.Repeat("k", 8<<10), "%s%d", "*?[a]", ":leasehold:",
+		} {
+			l := c.NewLock(key)
+			acquire(t, l)
+			assert.Equal(t, l.Token()+" "+metadata, get(t, rdb, "{app}:"+key), "%q", key)
+			_, err := c.NewLock(key).TryAcquire(t.Context())
+			var busy *leasehold.BusyError
+			require.ErrorAs(t, err, &busy)
+			assert.Equal(t, metadata, busy.Holder)
+			require.NoError(t, l.Release())
+			assert.Empty(t, get(t, rdb, "{app}:"+key))
+		}
+	})
+}
+
+// What another program has put into the key is not told as a holder's metadata.
+func TestLock_StrangersValueIsNotTold(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+		rdb := r.Client(t)
+		c := newClient(t, rdb)
+		token := "519f1833-d89e-4c9e-a274-4fd39d50be47"
+		for value, holder := range map[string]string{
+			"secret": "", "secret word": "", "": "", token: "", token + " host 3": "host 3", token + " ": "",
+			token + "x host": "", token[1:] + " host": "", "a-b-c-d-e host": "", strings.Repeat("x", 1<<20): "",
+		} {
+			require.NoError(t, rdb.Set(t.Context(), key, value, time.Minute).Err())
+			_, err := c.NewLock(key).TryAcquire(t.Context())
+			var busy *leasehold.BusyError
+			require.ErrorAs(t, err, &busy)
+			assert.Equal(t, holder, busy.Holder)
+		}
 	})
 }
