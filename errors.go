@@ -50,6 +50,7 @@ type BusyError struct {
 	Holder string
 }
 
+// Error names the key, the holder's metadata, and the time left.
 func (e *BusyError) Error() string {
 	text := "leasehold: " + quote(e.Key) + " is busy"
 	if e.Holder != "" {
@@ -71,6 +72,7 @@ type LostError struct {
 	Reason LossReason
 }
 
+// Error names the key and the reason.
 func (e *LostError) Error() string {
 	return "leasehold: lease on " + quote(e.Key) + " lost: " + e.Reason.String()
 }
