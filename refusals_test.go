@@ -176,8 +176,12 @@ func (r refusal) meet(s *stage) {
 	defer cancel()
 	waits := s.wait(ctx, s.c.NewLock("orders:busy"))
 	s.orphan()
+	short := time.Second
+	if r.keeps {
+		short = time.Minute
+	}
 	doomedAt := time.Now()
-	doomed, doomedLease := s.hold("doomed", leasehold.WithTTL(time.Second))
+	doomed, doomedLease := s.hold("doomed", leasehold.WithTTL(short))
 
 	began, before := time.Now(), s.count("held")
 	end := r.begin(s)
@@ -226,25 +230,41 @@ func (r refusal) meetAcquire(s *stage, waits <-chan error, cancel func()) {
 	if r.tellsBusy {
 		assert.ErrorIs(t, err, leasehold.ErrBusy)
 		cancel()
-		err = <-waits
-		assert.ErrorIs(t, err, leasehold.ErrBusy)
-		assert.ErrorIs(t, err, context.Canceled)
+		assert.ErrorIs(t, <-waits, context.Canceled)
+		eventually(t, func() bool {
+			ctx, cancel := context.WithTimeout(s.ctx, 100*time.Millisecond)
+			defer cancel()
+			err := second(s.c.NewLock("orders:busy").Acquire(ctx))
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			return errors.Is(err, leasehold.ErrBusy)
+		}, "a wait that is answered ends with ErrBusy")
 	} else {
 		r.refused(t, err, "acquire", "busy")
-		if r.passes {
-			eventually(t, func() bool { return s.logged("busy", "goes on although Redis is away") > 0 }, "the wait meets it")
-			cancel()
+		if !r.passes {
+			r.refused(t, <-waits, "acquire", "busy")
+			return
 		}
+		eventually(t, func() bool { return s.logged("busy", "goes on although Redis is away") > 0 }, "the wait meets it")
+		cancel()
 		err = <-waits
-		r.refused(t, err, "acquire", "busy")
-		assert.Equal(t, r.passes, ctxError(err), "%v", err)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.NotErrorIs(t, err, leasehold.ErrBusy, "that was not Redis's last answer")
 	}
 	if r.passes {
-		bound := leasehold.WithWait(100 * time.Millisecond)
-		err = second(s.c.NewLock("orders:bounded", bound).Acquire(s.ctx))
-		r.refused(t, err, "acquire", "bounded")
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		r.meetBoundedWait(s)
 	}
+}
+
+// meetBoundedWait lets waits of a free key end. One that was answered tells so; on a
+// slow machine it may take some until one is.
+func (r refusal) meetBoundedWait(s *stage) {
+	s.t.Helper()
+	eventually(s.t, func() bool {
+		err := second(s.c.NewLock("orders:bounded", leasehold.WithWait(100*time.Millisecond)).Acquire(s.ctx))
+		assert.ErrorIs(s.t, err, context.DeadlineExceeded)
+		assert.NotErrorIs(s.t, err, leasehold.ErrBusy)
+		return r.isCause(err)
+	}, "the error of a wait that ended keeps its cause")
 }
 
 // refused checks the error of a call that Redis has refused.
@@ -282,7 +302,7 @@ func (r refusal) meetCleanup(s *stage, began time.Time) {
 	switch {
 	case r.endsCleanup:
 		eventually(s.t, func() bool { return s.logged("orphan", "has failed") == 1 }, "the log tells that clean-up ended")
-		assert.LessOrEqual(s.t, s.count("free"), 3+1)
+		assert.LessOrEqual(s.t, s.count("free"), 3+3)
 	case r.keeps:
 		eventually(s.t, func() bool { return s.admin.Exists(s.ctx, "orders:orphan").Val() == 0 }, "clean-up of a key that is ours")
 		fallthrough
@@ -310,10 +330,6 @@ func (r refusal) cleanedUp(s *stage) {
 func renewedSince(t testing.TB, l *leasehold.Lock, at time.Time, ttl time.Duration) {
 	t.Helper()
 	eventually(t, func() bool { return time.Now().Add(l.Remaining()).Sub(at) > ttl-drift(ttl) }, "a renewal")
-}
-
-func ctxError(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // A stage is a redis-server and who plays on it.
@@ -504,7 +520,7 @@ func TestRefusals_KeyOfAnotherType(t *testing.T) {
 			assert.Equal(t, before, s.admin.Dump(s.ctx, "orders:orphan").Val())
 			require.NoError(t, s.c.Close())
 			assert.Zero(t, s.log.count("clean-up"), s.log)
-			assert.LessOrEqual(t, s.count("free"), 4, "two acquires, and one clean-up of each")
+			assert.LessOrEqual(t, s.count("free"), 8, "two acquires, and one clean-up of each")
 		})
 	}
 }
@@ -563,9 +579,7 @@ func TestRefusals_ClientOfAReplica(t *testing.T) {
 	r := refusal{prefixes: []string{"READONLY"}}
 	assert.ErrorIs(t, second(s.c.NewLock("orders:held").TryAcquire(s.ctx)), leasehold.ErrBusy)
 	r.refused(t, second(s.c.NewLock("orders:free").TryAcquire(s.ctx)), "acquire", "free")
-	err = second(s.c.NewLock("orders:bounded", leasehold.WithWait(300*time.Millisecond)).Acquire(s.ctx))
-	r.refused(t, err, "acquire", "bounded")
-	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	r.meetBoundedWait(s)
 	require.NoError(t, l.Release())
 	eventually(t, func() bool { return s.admin.Exists(s.ctx, "orders:held").Val() == 0 }, "replication")
 	r.refused(t, second(s.c.NewLock("orders:held").TryAcquire(s.ctx)), "acquire", "held")
