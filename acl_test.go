@@ -227,3 +227,39 @@ func (u *restricted) refused(call string, err error) string {
 	assert.True(u.t, redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, notInScripts), "%s: %v", call, err)
 	return fmt.Sprint(err)
 }
+
+// A release that freed the key and was refused afterwards has worked: it had to make
+// the value dead, too, and may not.
+func TestG7_ReleaseRefusedHalfway(t *testing.T) {
+	t.Parallel()
+	u := newRestricted(t, leastRule)
+	warm := u.c.NewLock("orders:warm")
+	acquire(t, warm)
+	require.NoError(t, warm.Release())
+	next(u.wire, redistest.LoseReply)
+	l := u.c.NewLock("orders:42")
+	acquire(t, l)
+	u.allow(leastRule + " -set")
+	err := l.Release()
+	require.Error(t, err)
+	assert.NotErrorIs(t, err, leasehold.ErrLost)
+	assert.Zero(t, u.admin.Exists(u.ctx, "orders:42").Val(), "the key is free")
+	u.allow(leastRule)
+	assert.NoError(t, l.Release(), "it was ours to the end")
+}
+
+// A record of another type does not keep a key that is ours.
+func TestG5_RecordOfAnotherTypeKeepsNoKey(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, r redistest.Redis) {
+		c, wire, rdb := wired(t, r)
+		next(wire, redistest.LoseReply)
+		l := c.NewLock(key)
+		acquire(t, l)
+		require.NoError(t, rdb.Del(t.Context(), record).Err())
+		require.NoError(t, rdb.RPush(t.Context(), record, "x").Err())
+		assert.True(t, redis.HasErrorPrefix(l.Release(), "WRONGTYPE"))
+		assert.Empty(t, get(t, rdb, key))
+		require.NoError(t, rdb.Del(t.Context(), record).Err())
+		assert.NoError(t, l.Release())
+	})
+}

@@ -231,6 +231,9 @@ func (a *acquisition) release(ctx context.Context, within time.Duration, tries i
 	}
 	switch {
 	case err != nil:
+		if full && isReply(err) && earlierAt == (instant{}) {
+			earlierAt = answer.sentAt // it may have freed the key, and been refused then
+		}
 		return earlierAt, releaseScript.explain(err)
 	case full:
 		a.calls.open.Store(0)

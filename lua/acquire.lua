@@ -12,9 +12,9 @@
 
 local value, token = ARGV[1], string.sub(ARGV[1], 1, 36)
 
--- Both before any write, so that a key of another type is refused whole. By pcall,
--- like the first write, because an error that a script raises loses its name: in
--- Redis 6.2 it is "ERR Error running script ...".
+-- All before any write, so that a key of another type, or a user who may not, is
+-- refused whole. By pcall, like the writes, because an error that a script raises
+-- loses its name: in Redis 6.2 it is "ERR Error running script ...".
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' then return held end
 local record = redis.pcall('GET', KEYS[2]) or ''
@@ -29,22 +29,25 @@ if held and held ~= value then
   if string.find(held, '^%x+%-%x+%-%x+%-%x+%-%x+ ') and string.sub(held, 37, 37) == ' ' then
     holder = string.sub(held, 38, 37 + 1024)
   end
-  local left = redis.call('PTTL', KEYS[1])
+  local left = redis.pcall('PTTL', KEYS[1])
+  if type(left) == 'table' then return left end
   return { left == 0 and 1 or left, holder } -- 0 is the last millisecond
 end
 
-if held then
+if held and known then
   local set = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
   if type(set) == 'table' then return set end
-  if known then return tonumber(string.match(granted, '^%d+')) end
-else
-  local set = redis.pcall('SET', KEYS[1], value, 'PX', ARGV[2])
-  if set.err then return set end
+  return tonumber(string.match(granted, '^%d+'))
 end
+
+local time = redis.pcall('TIME')
+if time.err then return time end
+local set = redis.pcall('SET', KEYS[1], value, 'PX', ARGV[2]) -- free, or ours
+if set.err then return set end
 
 -- A hybrid clock: the number follows the server's time in µs, and goes on from the
 -- last one where that clock was set back. It fits a Lua number until 2255.
-local time = redis.call('TIME')
 local fence = math.max((last or 0) + 1, time[1] * 1000000 + time[2])
-write_record(KEYS[2], fence, fence, token, dead or '', time)
+set = write_record(KEYS[2], fence, fence, token, dead or '', time)
+if set.err then return set end
 return fence

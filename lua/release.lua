@@ -22,22 +22,22 @@ elseif held == value then
   answer = 'released'
 end
 
-local record, token = '', string.sub(value, 1, 36)
+local record, token, time = '', string.sub(value, 1, 36), {}
 if KEYS[2] then
-  record = redis.pcall('GET', KEYS[2]) or ''
-  if type(record) == 'table' then return record end
+  record, time = redis.pcall('GET', KEYS[2]) or '', redis.pcall('TIME')
 end
 
--- The DEL comes before the SET: a Redis out of memory refuses a SET that comes
--- first and takes one that follows.
+-- The DEL comes before all that the record may have against it, and before the SET:
+-- a Redis out of memory refuses a SET that comes first and takes one that follows.
 if answer == 'released' then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' then return deleted end
 end
+if type(record) == 'table' then return record end
+if time.err then return time end
 if KEYS[2] then
   local last, fence, grantee, dead = string.match(record, '^(%d+) (%d+) (%S+)(.*)$')
   if not string.find(dead or '', token, 1, true) then
-    local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     dead = string.format('%s %s %.0f', dead or '', token, now)
     local set = write_record(KEYS[2], tonumber(last or 0), tonumber(fence or 0), grantee or '-', dead, time)
