@@ -43,6 +43,11 @@ const startTimeout = 10 * time.Second
 // LEASEHOLD_REQUIRE_REDIS.
 func NewServer(t testing.TB, args ...string) *Server {
 	t.Helper()
+	return newServer(t, freePort, args)
+}
+
+func newServer(t testing.TB, choose func(t testing.TB) int, args []string) *Server {
+	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("LEASEHOLD_REQUIRE_REDIS") != "" {
 			t.Fatal(missing)
@@ -51,22 +56,29 @@ func NewServer(t testing.TB, args ...string) *Server {
 	}
 	s := &Server{dir: t.TempDir(), args: args}
 	t.Cleanup(func() { s.Kill(t) })
+	startOnAPort(t, choose, func(port int) (err error) {
+		s.port = port
+		s.process, err = s.start()
+		return err
+	})
+	return s
+}
 
-	// Between finding a free port and redis-server's taking it, another test's
-	// server can take it.
-	for range 10 {
-		s.port = freePort(t)
-		p, err := s.start()
+// startOnAPort calls start with one port after another, until there is one that is
+// not in use: between choosing a free port and redis-server's taking it, another
+// test's server can take it.
+func startOnAPort(t testing.TB, choose func(t testing.TB) int, start func(port int) error) {
+	t.Helper()
+	for range 100 {
+		err := start(choose(t))
 		if err == nil {
-			s.process = p
-			return s
+			return
 		}
 		if !strings.Contains(err.Error(), "Address already in use") {
 			t.Fatal(err)
 		}
 	}
-	t.Fatal("redis-server found each of ten free ports in use")
-	return nil
+	t.Fatal("redis-server found each of a hundred ports in use")
 }
 
 // Addr is where the server listens, before and after a Restart.
@@ -171,8 +183,7 @@ func (s *Server) start() (*process, error) {
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", s.dir,
 	}, s.args...)
 	cmd := exec.Command("redis-server", args...)
-	cmd.SysProcAttr = diesWithUs()
-	return startProcess(cmd)
+	return startProcess(cmd, "Ready to accept connections")
 }
 
 func freePort(t testing.TB) int {
@@ -192,10 +203,12 @@ type process struct {
 }
 
 // startProcess starts redis-server and returns when it takes connections. It goes
-// by the server's log, since a connection to its port may be another server's.
-func startProcess(cmd *exec.Cmd) (*process, error) {
+// by the server's log, which says so with the words readyText, since a connection
+// to its port may be another server's.
+func startProcess(cmd *exec.Cmd, readyText string) (*process, error) {
+	cmd.SysProcAttr = diesWithUs()
 	p := &process{cmd: cmd, done: make(chan struct{})}
-	log := &startLog{ready: make(chan struct{})}
+	log := &startLog{readyText: []byte(readyText), ready: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = log, log
 	started := make(chan error, 1)
 	// Owned by the process; ends with it, or if it cannot be started; kill waits for
@@ -260,7 +273,8 @@ func (p *process) kill() error {
 
 // startLog keeps what redis-server prints, and tells when it takes connections.
 type startLog struct {
-	ready chan struct{} // closed at that line
+	readyText []byte        // by which it tells
+	ready     chan struct{} // closed at that line
 
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -271,7 +285,7 @@ func (l *startLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text.Write(p)
-	if !l.seen && bytes.Contains(l.text.Bytes(), []byte("Ready to accept connections")) {
+	if !l.seen && bytes.Contains(l.text.Bytes(), l.readyText) {
 		l.seen = true
 		close(l.ready)
 	}
