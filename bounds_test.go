@@ -130,7 +130,7 @@ func TestG7_UnansweredPollIsNotBusy(t *testing.T) {
 			rdb.Del(context.Background(), key) // so that this poll takes it
 			return redistest.SwallowReply
 		})
-		_, err := c.NewLock(key, leasehold.WithWait(time.Second)).Acquire(t.Context())
+		_, err := c.NewLock(key, leasehold.WithWait(1500*time.Millisecond)).Acquire(t.Context())
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.NotErrorIs(t, err, leasehold.ErrBusy)
 		wire.Decide(nil)

@@ -24,6 +24,7 @@ type cleanup struct {
 	mu      sync.Mutex
 	values  []*givenUp    // oldest first
 	running chan struct{} // closed when the goroutine ends; nil while there is none
+	more    chan struct{} // holds one: something was added
 	closed  bool          // nothing more is taken in
 
 	stop     context.Context // ended by abort: nothing more is sent
@@ -35,13 +36,14 @@ type cleanup struct {
 type givenUp struct {
 	*acquisition
 	until instant // when it is given up for good
+	dueAt instant // when it is tried next
 	told  bool    // that it was refused was logged
 	done  bool
 }
 
 func newCleanup(log *slog.Logger) *cleanup {
 	stop, abort := context.WithCancel(context.Background())
-	return &cleanup{log: log, stop: stop, abort: abort}
+	return &cleanup{log: log, more: make(chan struct{}, 1), stop: stop, abort: abort}
 }
 
 // add takes an acquisition in and sees that somebody works on it. The oldest has
@@ -56,7 +58,11 @@ func (c *cleanup) add(a *acquisition) {
 	if len(c.values) >= cleanupMost {
 		c.values = c.values[1:]
 	}
-	c.values = append(c.values, &givenUp{acquisition: a, until: at.add(max(cleanupAtLeast, a.ttl))})
+	c.values = append(c.values, &givenUp{acquisition: a, until: at.add(max(cleanupAtLeast, a.ttl)), dueAt: at})
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
 	if c.running == nil {
 		c.running = make(chan struct{})
 		// Owned by the clean-up; ends when nothing is left to clean up or at abort;
@@ -77,6 +83,7 @@ func (c *cleanup) run(ended chan struct{}) {
 		}
 		select {
 		case <-rounds.C:
+		case <-c.more: // what was just given up must not keep anybody waiting
 		case <-c.stop.Done():
 		}
 	}
@@ -124,6 +131,12 @@ func (c *cleanup) round() {
 		}
 		v := values[c.nextTurn%len(values)]
 		c.nextTurn++
+		at := now()
+		if v.dueAt.left(at) > 0 {
+			<-places
+			continue
+		}
+		v.dueAt = at.add(cleanupEvery / 2) // by the next tick, and not by the next addition
 		// Owned by this round, which waits for it; ends with one try.
 		tries.Go(func() {
 			c.try(ctx, v)
@@ -134,7 +147,7 @@ func (c *cleanup) round() {
 
 // try sends one leave, unless what was unanswered has turned out harmless.
 func (c *cleanup) try(ctx context.Context, v *givenUp) {
-	if v.calls.open.Load() <= 0 {
+	if v.calls.open.Load() <= 0 && !v.queued {
 		v.done = true
 		return
 	}

@@ -17,6 +17,8 @@ type Client struct {
 	settings settings
 	door     *door
 	clean    *cleanup
+	inbox    *inbox
+	lines    *lines
 
 	shortTTL sync.Once // warns of a TTL below 100 ms
 
@@ -41,12 +43,15 @@ func New(rdb redis.UniversalClient, opts ...Option) *Client {
 		panic("leasehold: New of a nil client")
 	}
 	s := defaultSettings().with(opts)
-	return &Client{
+	c := &Client{
 		settings: s,
 		door:     &door{rdb: rdb},
 		clean:    newCleanup(s.log),
+		inbox:    newInbox(rdb, s.prefix, s.log),
 		active:   make(map[*Lock]*lease),
 	}
+	c.lines = newLines(c.door, c.inbox, c.clean)
+	return c
 }
 
 // NewLock returns a Lock for one critical section on key. It sends nothing, and
@@ -116,6 +121,7 @@ func (c *Client) Close() error {
 	if left := c.clean.close(ctx); left > 0 {
 		c.settings.log.Warn("leasehold: closed before clean-up was done; the TTL ends what is left", "values", left)
 	}
+	c.inbox.close(ctx)
 	return err
 }
 
@@ -166,6 +172,7 @@ func (c *Client) enter(l *Lock) error {
 
 // hold registers the lease that a Lock has got.
 func (c *Client) hold(l *Lock, le *lease) {
+	c.lines.hold(l, le)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.active[l] = le
@@ -174,6 +181,9 @@ func (c *Client) hold(l *Lock, le *lease) {
 // forget ends what enter (le is nil) or hold began. It may come late, when the
 // Lock has already got another lease: that one stays.
 func (c *Client) forget(l *Lock, le *lease) {
+	if le != nil {
+		c.lines.forget(l.names.name(), le)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.active[l] == le {

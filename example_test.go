@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os/signal"
@@ -69,7 +70,7 @@ func Example_duplicateSubmits() {
 		var busy *leasehold.BusyError
 		switch {
 		case errors.As(err, &busy):
-			seconds := int(busy.Remaining/time.Second) + 1
+			seconds := int(math.Ceil(busy.Remaining.Seconds()))
 			w.Header().Set("Retry-After", strconv.Itoa(seconds))
 			http.Error(w, "already being submitted", http.StatusConflict)
 			return
@@ -104,7 +105,7 @@ func Example_duplicateSubmits() {
 	post()
 	post()
 
-	elsewhere := locks.NewLock("submit:7") // another instance works on it
+	elsewhere := leasehold.New(rdb).NewLock("submit:7") // another instance works on it
 	if _, err := elsewhere.Acquire(context.Background()); err != nil {
 		fmt.Println(err)
 	}
@@ -116,7 +117,7 @@ func Example_duplicateSubmits() {
 	// 200  thank you
 	// 409  already submitted
 	//
-	// 409 11 already being submitted
+	// 409 10 already being submitted
 	//
 	// 503  try again later
 }

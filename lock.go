@@ -60,19 +60,17 @@ type closeAnswer struct{ err error }
 // own, wrapped. After an error no key is left behind: where the acquire may have
 // reached Redis without an answer, it is undone in the background.
 func (l *Lock) Acquire(ctx context.Context) (context.Context, error) {
-	return l.acquire(ctx, l.wait)
+	return l.acquire(ctx, (*waiter).wait)
 }
 
 // TryAcquire is Acquire without the wait: where somebody else holds the key it
 // returns ErrBusy at once. It too asks a Redis that does not answer three times.
 func (l *Lock) TryAcquire(ctx context.Context) (context.Context, error) {
-	return l.acquire(ctx, l.try)
+	return l.acquire(ctx, (*waiter).try)
 }
 
-func (l *Lock) try(ctx context.Context, a *acquisition) (grant, error) { return a.acquire(ctx) }
-
-// acquire makes an acquisition, lets ask get it a grant, and makes that a lease.
-func (l *Lock) acquire(ctx context.Context, ask func(context.Context, *acquisition) (grant, error)) (context.Context, error) {
+// acquire lets ask get a grant, and makes that a lease.
+func (l *Lock) acquire(ctx context.Context, ask func(*waiter, context.Context) (grant, error)) (context.Context, error) {
 	if err := l.check(ctx, nil); err != nil {
 		return ctx, err
 	}
@@ -86,19 +84,20 @@ func (l *Lock) acquire(ctx context.Context, ask func(context.Context, *acquisiti
 	}
 	defer l.client.acquiring.Done()
 
-	a := l.newAcquisition()
-	got, err := ask(own, a)
-	if err == nil {
-		if le := l.hold(a, got, own, cancel); le != nil {
-			return &le.ctx, nil
-		}
-		a.calls.open.Add(1) // granted, and nobody wants it any more
-	} else {
+	w := &waiter{lock: l}
+	got, err := ask(w, own)
+	var le *lease
+	if err != nil {
 		l.endAcquire()
+	} else if le = l.hold(w.asked, got, own, cancel); le == nil {
+		w.asked.calls.open.Add(1) // granted, and nobody wants it any more
+	}
+	w.leave(le)
+	if le != nil {
+		return &le.ctx, nil
 	}
 	err = l.acquireError(ctx, own, err)
 	cancel(err)
-	a.settle()
 	return ctx, err
 }
 
@@ -137,11 +136,16 @@ func (l *Lock) check(ctx context.Context, more []string) error {
 	return newCallError("acquire", key, ErrInvalid, errors.New(strings.Join(faults, "; ")))
 }
 
-func (l *Lock) newAcquisition() *acquisition {
-	value := uuid.NewString()
-	if l.settings.metadata != "" {
-		value += " " + l.settings.metadata
+// metadata is what follows the token in a value of this Lock's.
+func (l *Lock) metadata() string {
+	if l.settings.metadata == "" {
+		return ""
 	}
+	return " " + l.settings.metadata
+}
+
+func (l *Lock) newAcquisition() *acquisition {
+	value := uuid.NewString() + l.metadata()
 	return &acquisition{
 		door: l.client.door, clean: l.client.clean,
 		name: l.key, names: l.names,

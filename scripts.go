@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,8 @@ import (
 var (
 	//go:embed lua/record.lua
 	recordLua string
+	//go:embed lua/queue.lua
+	queueLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
 	//go:embed lua/renew.lua
@@ -24,9 +27,9 @@ var (
 	//go:embed lua/release.lua
 	releaseLua string
 
-	acquireScript = newScript("acquire", recordLua+acquireLua, "get set pexpire pttl time")
+	acquireScript = newScript("acquire", recordLua+queueLua+acquireLua, "get set pexpire pttl time zadd zrange zrem zscore publish")
 	renewScript   = newScript("renew", renewLua, "get pexpire")
-	releaseScript = newScript("release", recordLua+releaseLua, "get set del time")
+	releaseScript = newScript("release", recordLua+queueLua+releaseLua, "get set del time zrange zrem publish")
 )
 
 // A script is one Lua text and what Redis calls it.
@@ -98,10 +101,13 @@ func checkKey(prefix, name string) []string {
 type names struct {
 	key    any
 	record any
+	queue  any
 }
 
+func (n names) name() string { return n.key.(string) }
+
 func newNames(key string) names {
-	return names{key: key, record: aux(key, "record")}
+	return names{key: key, record: aux(key, "record"), queue: aux(key, "queue")}
 }
 
 // An acquisition is one value on its way to, in, and out of a key: what each of
@@ -114,6 +120,10 @@ type acquisition struct {
 	boxed  any
 	ttl    time.Duration
 	ttlArg any // in ms
+
+	place  int64  // the number that Redis has given its line; 0 while it has none
+	member string // its member in the queue; empty before it was to be queued
+	queued bool   // its member may be in the queue, so that it can be granted the key
 
 	calls     calls
 	clean     *cleanup
@@ -142,23 +152,61 @@ var (
 // was read after its own deadline is no lease, so the same value asks again: if it
 // still has the key, that begins a new TTL.
 func (a *acquisition) acquire(ctx context.Context) (grant, error) {
-	return a.ask(ctx, command{tries: maxTries, most: callBound(a.ttl)})
+	return a.ask(ctx, "", "", command{tries: maxTries, most: callBound(a.ttl)})
 }
 
-// poll asks once, for a caller that asks again by itself. A ctx that ends while the
-// answer is on its way waits for it a little, so that it can be told from a Redis
-// that is away.
-func (a *acquisition) poll(ctx context.Context) (grant, error) {
-	return a.ask(ctx, command{tries: 1, most: min(a.ttl, time.Second), grace: pollGrace})
+// queue is acquire for a caller that waits if the key is busy: it gets a place, and
+// is queued there where it has an address at which it hears wake-ups.
+func (a *acquisition) queue(ctx context.Context, address string) (grant, error) {
+	a.moveIn(address)
+	return a.ask(ctx, a.place, a.member, command{tries: maxTries, most: callBound(a.ttl)})
+}
+
+// poll is queue for a caller that asks again by itself: it asks once. A ctx that
+// ends while the answer is on its way waits for it a little, so that it can be told
+// from a Redis that is away.
+func (a *acquisition) poll(ctx context.Context, address string) (grant, error) {
+	a.moveIn(address)
+	return a.ask(ctx, a.place, a.member, command{tries: 1, most: min(a.ttl, time.Second), grace: pollGrace})
+}
+
+// moveIn makes the member under which the value is queued from the next command on,
+// and stays so: a value has one member for its whole life.
+func (a *acquisition) moveIn(address string) {
+	if a.member == "" && address != "" {
+		a.member = address + a.value
+	}
+	a.queued = a.queued || a.member != ""
+}
+
+// Where those who hear a channel are: on the key's server, which can count them, or
+// perhaps on another one.
+const (
+	heardHere      = ":"
+	heardElsewhere = "~"
+)
+
+// newAddress says where a line is woken.
+func newAddress(channel, heard string) string { return strconv.Itoa(len(channel)) + heard + channel }
+
+// wakeUp reads the message of a hand-over: which value was granted which key.
+func wakeUp(message string) (key, value string, ok bool) {
+	length, rest, _ := strings.Cut(message, ":")
+	n, err := strconv.Atoi(length)
+	if err != nil || n < tokenLength || n > len(rest) {
+		return "", "", false
+	}
+	return rest[n:], rest[:n], true
 }
 
 // pollGrace is well below the 50 ms within which a call returns after its ctx.
 const pollGrace = 25 * time.Millisecond
 
-func (a *acquisition) ask(ctx context.Context, c command) (grant, error) {
+func (a *acquisition) ask(ctx context.Context, place, member any, c command) (grant, error) {
 	c.script = acquireScript
 	c.out, c.open = &a.calls.asking, &a.calls.open
-	c.args = []any{"evalsha", acquireScript.hash, 2, a.names.key, a.names.record, a.boxed, a.ttlArg}
+	c.args = []any{"evalsha", acquireScript.hash, 3, a.names.key, a.names.record, a.names.queue,
+		a.boxed, a.ttlArg, place, member}
 	for range maxTries {
 		answer, err := a.door.call(ctx, c)
 		if err != nil {
@@ -167,6 +215,7 @@ func (a *acquisition) ask(ctx context.Context, c command) (grant, error) {
 		switch reply := answer.reply.(type) {
 		case int64:
 			if newTerm(answer.sentAt, a.ttl, 0).deadline.left(now()) > 0 {
+				a.queued = false
 				return grant{fence: reply, sentAt: answer.sentAt}, nil
 			}
 			a.calls.open.Add(1) // granted, and nobody will hold it
@@ -182,7 +231,10 @@ func (a *acquisition) ask(ctx context.Context, c command) (grant, error) {
 }
 
 func (a *acquisition) busy(reply []any) error {
-	if len(reply) == 2 {
+	if len(reply) == 3 {
+		a.place, _ = reply[2].(int64)
+	}
+	if len(reply) >= 2 {
 		left, isNumber := reply[0].(int64)
 		holder, isText := reply[1].(string)
 		if isNumber && isText {
@@ -220,11 +272,15 @@ func (a *acquisition) renew(ctx context.Context) (sentAt instant, err error) {
 func (a *acquisition) release(ctx context.Context, within time.Duration, tries int) (earlierAt instant, err error) {
 	c := command{tries: tries, most: callBound(a.ttl), within: within}
 	full := a.calls.open.Load() > 0
-	answer, err := a.giveBack(ctx, c, full)
-	if full && hasPrefix(err, "TRYAGAIN") {
+	keys := []any{a.names.key, a.names.queue}
+	if full {
+		keys = append(keys, a.names.record)
+	}
+	answer, err := a.giveBack(ctx, c, keys)
+	if hasPrefix(err, "TRYAGAIN") {
 		// A slot that is being migrated takes scripts of one key that is there.
 		full, earlierAt = false, answer.earlierAt
-		answer, err = a.giveBack(ctx, c, full)
+		answer, err = a.giveBack(ctx, c, keys[:1])
 	}
 	if earlierAt == (instant{}) {
 		earlierAt = answer.earlierAt
@@ -248,26 +304,25 @@ func (a *acquisition) release(ctx context.Context, within time.Duration, tries i
 // confirmed leave settles all that was unanswered, whether it arrives before or
 // after it.
 func (a *acquisition) leave(ctx context.Context) error {
-	if _, err := a.giveBack(ctx, command{tries: 1, most: cleanupEvery}, true); err != nil {
+	keys := []any{a.names.key, a.names.queue, a.names.record}
+	if _, err := a.giveBack(ctx, command{tries: 1, most: cleanupEvery}, keys); err != nil {
 		return releaseScript.explain(err)
 	}
 	a.calls.open.Store(0)
+	a.queued = false
 	return nil
 }
 
-func (a *acquisition) giveBack(ctx context.Context, c command, dead bool) (answer, error) {
+func (a *acquisition) giveBack(ctx context.Context, c command, keys []any) (answer, error) {
 	c.script, c.out = releaseScript, &a.calls.leaving
-	c.args = []any{"evalsha", releaseScript.hash, 1, a.names.key, a.boxed}
-	if dead {
-		c.args = []any{"evalsha", releaseScript.hash, 2, a.names.key, a.names.record, a.boxed}
-	}
+	c.args = append(append([]any{"evalsha", releaseScript.hash, len(keys)}, keys...), a.boxed, a.member)
 	return a.door.call(ctx, c)
 }
 
-// settle hands the acquisition to clean-up, once, if a command that could take the
-// key for it is unanswered. It is for an acquisition that has ended.
+// settle hands the acquisition to clean-up, once, if it could still get the key: by a
+// command without an answer, or from the queue. It is for an acquisition that has ended.
 func (a *acquisition) settle() {
-	if a.calls.open.Load() > 0 && a.inCleanup.CompareAndSwap(false, true) {
+	if (a.queued || a.calls.open.Load() > 0) && a.inCleanup.CompareAndSwap(false, true) {
 		a.clean.add(a)
 	}
 }
