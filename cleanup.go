@@ -15,39 +15,47 @@ const (
 )
 
 // The clean-up sees to it that an acquisition whose caller left has not left the
-// key behind: it sends leave for each value until one is confirmed. That may be
-// long after, when Redis hangs, and it may overtake the acquire it cleans up
-// after, whose value is dead then.
+// key, or a place in the queue, behind: it sends leave for each value until one is
+// confirmed. That may be long after, when Redis hangs, and it may overtake the
+// acquire it cleans up after, whose value is dead then.
 type cleanup struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
 	values  []*givenUp    // oldest first
 	running chan struct{} // closed when the goroutine ends; nil while there is none
-	more    chan struct{} // holds one: something was added
 	closed  bool          // nothing more is taken in
 
-	stop     context.Context // ended by abort: nothing more is sent
-	abort    context.CancelFunc
+	more   chan struct{}   // holds one: a value was added, or is done
+	stop   context.Context // ended by abort: nothing more is sent
+	abort  context.CancelFunc
+	places chan struct{} // taken by the tries under way
+
 	nextTurn int // where the next round begins; the goroutine's own
 }
 
-// A givenUp is an acquisition in clean-up. Its fields are the goroutine's own.
+// A givenUp is an acquisition in clean-up.
 type givenUp struct {
 	*acquisition
 	until instant // when it is given up for good
-	dueAt instant // when it is tried next
-	told  bool    // that it was refused was logged
-	done  bool
+
+	// Guarded by the clean-up's mutex.
+	dueAt  instant // when it is tried next
+	trying bool
+	done   bool
+
+	told bool // that it was refused was logged; the try's own
 }
 
 func newCleanup(log *slog.Logger) *cleanup {
 	stop, abort := context.WithCancel(context.Background())
-	return &cleanup{log: log, more: make(chan struct{}, 1), stop: stop, abort: abort}
+	return &cleanup{
+		log: log, more: make(chan struct{}, 1), stop: stop, abort: abort, places: make(chan struct{}, cleanupAtOnce),
+	}
 }
 
-// add takes an acquisition in and sees that somebody works on it. The oldest has
-// to go where there are too many.
+// add takes an acquisition in and sees that somebody works on it at once. The oldest
+// has to go where there are too many.
 func (c *cleanup) add(a *acquisition) {
 	at := now()
 	c.mu.Lock()
@@ -59,10 +67,7 @@ func (c *cleanup) add(a *acquisition) {
 		c.values = c.values[1:]
 	}
 	c.values = append(c.values, &givenUp{acquisition: a, until: at.add(max(cleanupAtLeast, a.ttl)), dueAt: at})
-	select {
-	case c.more <- struct{}{}:
-	default:
-	}
+	c.goOn()
 	if c.running == nil {
 		c.running = make(chan struct{})
 		// Owned by the clean-up; ends when nothing is left to clean up or at abort;
@@ -71,19 +76,26 @@ func (c *cleanup) add(a *acquisition) {
 	}
 }
 
-// run works in rounds until nothing is left.
+func (c *cleanup) goOn() {
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+}
+
+// run works in rounds until nothing is left. One begins when a value was added, too,
+// since what a line has given up must not keep the others waiting.
 func (c *cleanup) run(ended chan struct{}) {
 	defer close(ended)
+	var tries sync.WaitGroup
+	defer tries.Wait()
 	rounds := time.NewTicker(cleanupEvery)
 	defer rounds.Stop()
-	for {
-		c.round()
-		if !c.moreToDo() {
-			return
-		}
+	for c.moreToDo() {
+		c.round(&tries)
 		select {
 		case <-rounds.C:
-		case <-c.more: // what was just given up must not keep anybody waiting
+		case <-c.more:
 		case <-c.stop.Done():
 		}
 	}
@@ -110,59 +122,78 @@ func (c *cleanup) moreToDo() bool {
 	return false
 }
 
-// round tries each value once, some at a time, for as long as a round may take.
-// The next round begins where this one had to stop, so that the values of a node
-// that hangs do not keep out the others.
-func (c *cleanup) round() {
+// round begins to try each value that is due, some at a time, for as long as a round
+// may take. The next round begins where this one had to stop, so that the values of a
+// node that hangs do not keep out the others.
+func (c *cleanup) round(tries *sync.WaitGroup) {
 	ctx, cancel := context.WithTimeout(c.stop, cleanupEvery)
 	defer cancel()
 	c.mu.Lock()
 	values := c.values
 	c.mu.Unlock()
-
-	var tries sync.WaitGroup
-	defer tries.Wait()
-	places := make(chan struct{}, cleanupAtOnce)
 	for range values {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
 		v := values[c.nextTurn%len(values)]
 		c.nextTurn++
-		at := now()
-		if v.dueAt.left(at) > 0 {
-			<-places
+		if !c.begin(v) {
 			continue
 		}
-		v.dueAt = at.add(cleanupEvery / 2) // by the next tick, and not by the next addition
-		// Owned by this round, which waits for it; ends with one try.
+		select {
+		case c.places <- struct{}{}:
+		case <-ctx.Done():
+			c.end(v, false)
+			return
+		}
+		// Owned by the goroutine of the clean-up, which waits for it before it ends;
+		// ends with one try.
 		tries.Go(func() {
-			c.try(ctx, v)
-			<-places
+			done := c.try(c.stop, v)
+			<-c.places
+			c.end(v, done)
 		})
 	}
 }
 
-// try sends one leave, unless what was unanswered has turned out harmless.
-func (c *cleanup) try(ctx context.Context, v *givenUp) {
-	if v.calls.open.Load() <= 0 && !v.queued {
-		v.done = true
-		return
+// begin tells whether a value is due, and is tried by the caller if so.
+func (c *cleanup) begin(v *givenUp) bool {
+	at := now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v.trying || v.done || v.dueAt.left(at) > 0 {
+		return false
+	}
+	v.trying = true
+	v.dueAt = at.add(cleanupEvery / 2) // with the next tick, and not with the next addition
+	return true
+}
+
+func (c *cleanup) end(v *givenUp, done bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v.trying, v.done = false, done
+	if done {
+		c.goOn()
+	}
+}
+
+// try sends one leave, unless what was unanswered has turned out harmless, and tells
+// whether no other is needed.
+func (c *cleanup) try(ctx context.Context, v *givenUp) bool {
+	if v.calls.open.Load() <= 0 && !v.queued.Load() {
+		return true
 	}
 	err := v.leave(ctx)
 	switch {
 	case err == nil:
-		v.done = true
+		return true
 	case isRefusal(err), v.until.left(now()) == 0:
-		v.done = true
 		c.log.Warn("leasehold: clean-up after an acquire that was given up has failed; its TTL ends what it left",
 			"key", v.name, "token", v.token()[:8], "error", err)
+		return true
 	case isReply(err) && !v.told:
 		v.told = true
 		c.log.Warn("leasehold: clean-up was refused and goes on", "key", v.name, "error", err)
 	}
+	return false
 }
 
 // close lets the clean-up finish until ctx ends, then ends it, and returns how

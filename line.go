@@ -156,9 +156,8 @@ func (ls *lines) hear(message string) {
 	case asks:
 		li.wakeUp()
 	case !has:
-		a := &acquisition{
-			door: ls.door, clean: ls.clean, name: key, names: newNames(key), value: value, boxed: value, queued: true,
-		}
+		a := &acquisition{door: ls.door, clean: ls.clean, name: key, names: newNames(key), value: value, boxed: value}
+		a.queued.Store(true)
 		a.settle()
 	}
 }

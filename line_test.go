@@ -47,7 +47,6 @@ type contender struct {
 	client *leasehold.Client
 	cancel context.CancelFunc
 	done   chan error // what Acquire answered
-	err    error      // the same, once it was received
 	lease  context.Context
 	at     time.Time // when
 }
@@ -206,6 +205,52 @@ func TestInbox_SilentConnectionIsGivenUp(t *testing.T) {
 		require.NoError(c, c.holder.Release())
 		c.gets(w, 0)
 		require.NoError(c, w.lock.Release())
+	})
+}
+
+// The key became free without a hand-over: who comes now hands it to the one who came
+// first, though that one has not found out.
+func TestG6_NobodyBargesIn(t *testing.T) {
+	for name, ask := range map[string]func(*leasehold.Lock, context.Context) (context.Context, error){
+		"TryAcquire": (*leasehold.Lock).TryAcquire, "Acquire": (*leasehold.Lock).Acquire,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inContest(t, func(c *contest) {
+				w := c.contender()
+				require.NoError(c, c.rdb.Del(c.Context(), key).Err())
+				client, _ := c.client()
+				_, err := ask(client.NewLock(key, leasehold.WithWait(100*time.Millisecond)), c.Context())
+				assert.ErrorIs(c, err, leasehold.ErrBusy)
+				c.gets(w, 0)
+				require.NoError(c, w.lock.Release())
+			})
+		})
+	}
+}
+
+// Clean-up that hangs for one value does not keep back another's leave.
+func TestG6_LeavesAtOnceWhileCleanUpHangs(t *testing.T) {
+	inContest(t, func(c *contest) {
+		client, wire := c.client()
+		warm(c, client)
+		wire.Decide(func(request string) redistest.Fate {
+			if strings.Contains(request, "stuck") {
+				return redistest.SwallowReply
+			}
+			return redistest.Pass
+		})
+		ctx, cancel := context.WithTimeout(c.Context(), 100*time.Millisecond)
+		defer cancel()
+		require.Error(c, second(client.NewLock("stuck").TryAcquire(ctx)))
+		first, next := c.waits(client), c.contender()
+		first.cancel()
+		<-first.done
+		synctest.Wait()
+		_, values := c.members()
+		assert.Len(c, values, 1)
+		require.NoError(c, c.holder.Release())
+		c.gets(next, 0)
+		require.NoError(c, next.lock.Release())
 	})
 }
 

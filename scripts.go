@@ -123,11 +123,11 @@ type acquisition struct {
 
 	place  int64  // the number that Redis has given its line; 0 while it has none
 	member string // its member in the queue; empty before it was to be queued
-	queued bool   // its member may be in the queue, so that it can be granted the key
 
 	calls     calls
 	clean     *cleanup
 	inCleanup atomic.Bool
+	queued    atomic.Bool // its member may be in the queue, so that it can be granted the key
 }
 
 // tokenLength is the length of a token, which is the beginning of a value.
@@ -176,7 +176,9 @@ func (a *acquisition) moveIn(address string) {
 	if a.member == "" && address != "" {
 		a.member = address + a.value
 	}
-	a.queued = a.queued || a.member != ""
+	if a.member != "" {
+		a.queued.Store(true)
+	}
 }
 
 // Where those who hear a channel are: on the key's server, which can count them, or
@@ -215,7 +217,7 @@ func (a *acquisition) ask(ctx context.Context, place, member any, c command) (gr
 		switch reply := answer.reply.(type) {
 		case int64:
 			if newTerm(answer.sentAt, a.ttl, 0).deadline.left(now()) > 0 {
-				a.queued = false
+				a.queued.Store(false)
 				return grant{fence: reply, sentAt: answer.sentAt}, nil
 			}
 			a.calls.open.Add(1) // granted, and nobody will hold it
@@ -309,7 +311,7 @@ func (a *acquisition) leave(ctx context.Context) error {
 		return releaseScript.explain(err)
 	}
 	a.calls.open.Store(0)
-	a.queued = false
+	a.queued.Store(false)
 	return nil
 }
 
@@ -322,7 +324,7 @@ func (a *acquisition) giveBack(ctx context.Context, c command, keys []any) (answ
 // settle hands the acquisition to clean-up, once, if it could still get the key: by a
 // command without an answer, or from the queue. It is for an acquisition that has ended.
 func (a *acquisition) settle() {
-	if (a.queued || a.calls.open.Load() > 0) && a.inCleanup.CompareAndSwap(false, true) {
+	if (a.queued.Load() || a.calls.open.Load() > 0) && a.inCleanup.CompareAndSwap(false, true) {
 		a.clean.add(a)
 	}
 }

@@ -104,7 +104,8 @@ func (w *waiter) goOn(ctx context.Context, err error) bool {
 		w.said(err)
 		li.turn.pollAt = time.Now().Add(pollIn(busy.Remaining, in.address() != ""))
 	case ctx.Err() != nil:
-		li.turn.pollAt = time.Time{} // for the next head: the answer may be that the key is ours
+		// Where the next head goes on with the value it polls at once, since it is past
+		// pollAt: the answer may be that the key is ours.
 	case isPassing(err) || li.turn.answered && isConnection(err):
 		li.turn.answered = li.turn.answered || isPassing(err)
 		w.said(err)
