@@ -89,7 +89,7 @@ func (d *door) call(ctx context.Context, c command) (answer, error) {
 		if bounded {
 			left = time.Until(until)
 		}
-		f := d.try(ctx, c, tryBound(c.most, left, c.tries))
+		f := d.try(ctx, c, tryBound(c.most, left, c.tries)) // after the first [model: acquire.again, release.again]
 		flights[n] = f
 		if f.answered {
 			if f.err == nil || isReply(f.err) {

@@ -7,12 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/goleasehold/leasehold/internal/model"
 )
 
 // The root module needs these and nothing else. What needs more is its own module.
@@ -89,6 +92,40 @@ func TestScriptsTouchOnlyTheirKeys(t *testing.T) {
 				assert.Regexp(t, `^(KEYS\[[123]\]|key|queue)$`, call[2], s.name)
 			}
 		}
+	}
+}
+
+// Each step of the model is named where the code does it, but for those that the
+// network, time and death do; and nothing else is.
+func TestStepsAreNamed(t *testing.T) {
+	var text strings.Builder
+	for _, pattern := range []string{"*.go", "lua/*.lua"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				source, err := os.ReadFile(file)
+				require.NoError(t, err)
+				text.Write(source)
+			}
+		}
+	}
+	named := map[string]bool{}
+	for _, brackets := range regexp.MustCompile(`\[(?:model: )?((?:\w+\.\w+(?:,[\s/]+)?)+)\]`).FindAllStringSubmatch(text.String(), -1) {
+		for _, step := range regexp.MustCompile(`\w+\.\w+`).FindAllString(brackets[1], -1) {
+			named[step] = true
+		}
+	}
+	never := []model.Step{model.CommandLeftBehind, model.CommandLost, model.CommandCopied, model.WakeUpLost,
+		model.LineDie, model.KeyExpire, model.GrantExpire}
+	for _, step := range model.Steps() {
+		if !slices.Contains(never, step) {
+			assert.True(t, named[string(step)], "no code says that it does %s", step)
+			delete(named, string(step))
+		}
+	}
+	for step := range named {
+		assert.Fail(t, "no step of the model", step)
 	}
 }
 

@@ -158,7 +158,7 @@ func (le *lease) renewed(sentAt instant, err error) bool {
 	parentEnded := err != nil && le.parentEndedLocked()
 	done := err == nil || parentEnded || le.over
 	if err == nil && !le.over {
-		le.term = newTerm(sentAt, le.ttl, le.renewEvery)
+		le.term = newTerm(sentAt, le.ttl, le.renewEvery) // [model: reply.alive]
 	}
 	if done {
 		le.renewing = false
@@ -184,7 +184,8 @@ func (le *lease) alive(at instant) bool {
 	return !over && !passed
 }
 
-// lose ends the lease because of a loss. The first one counts.
+// lose ends the lease because of a loss. The first one counts. [model: lease.end,
+// lease.lost]
 func (le *lease) lose(lost *LostError) {
 	le.mu.Lock()
 	if le.over {
@@ -234,7 +235,7 @@ func (le *lease) release(ctx context.Context, within time.Duration, cause error)
 		tries = 1
 	}
 	earlierAt, err := le.tenure.release(ctx, within, tries)
-	le.tenure.settle()
+	le.tenure.settle() // [model: release.fail], if it did
 	if le.releasedAt == (instant{}) {
 		le.releasedAt = earlierAt
 	}

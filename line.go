@@ -14,6 +14,7 @@ type lines struct {
 
 	mu    sync.Mutex
 	byKey map[string]*line // those with a waiter or a lease
+	spare *line            // the last one that had neither, for the next; nil without
 }
 
 // A line is the waiters of one key in one Client, first come first served, and the
@@ -68,7 +69,11 @@ func newLines(d *door, in *inbox, clean *cleanup) *lines {
 func (ls *lines) lineLocked(key string) *line {
 	li := ls.byKey[key]
 	if li == nil {
-		li = &line{key: key, wake: make(chan struct{}, 1)}
+		if li = ls.spare; li == nil {
+			li = &line{wake: make(chan struct{}, 1)}
+		}
+		ls.spare = nil
+		li.key = key
 		ls.byKey[key] = li
 	}
 	return li
@@ -87,6 +92,7 @@ func (ls *lines) dropLocked(li *line) {
 	}
 	if li.lease == nil {
 		delete(ls.byKey, li.key)
+		ls.spare = li // a wake-up that still comes for it makes one poll too many
 	}
 }
 
@@ -153,9 +159,10 @@ func (ls *lines) hear(message string) {
 	has := li != nil && li.lease != nil && li.lease.token == value[:tokenLength]
 	ls.mu.Unlock()
 	switch {
-	case asks:
+	case asks: // [model: wakeUp.poll]
 		li.wakeUp()
-	case !has:
+	case has: // [model: wakeUp.ignore]
+	default: // [model: wakeUp.leave]
 		a := &acquisition{door: ls.door, clean: ls.clean, name: key, names: newNames(key), value: value, boxed: value}
 		a.queued.Store(true)
 		a.settle()
@@ -211,7 +218,7 @@ func (w *waiter) leave(le *lease) {
 		ls.dropLocked(li)
 		ls.mu.Unlock()
 	}
-	if left != nil && le == nil {
+	if left != nil && le == nil { // [model: acquire.giveUp]
 		left.settle()
 	}
 }

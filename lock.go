@@ -41,6 +41,9 @@ type closeAnswer struct{ err error }
 // lease while a cancelled request or process winds down, pass
 // context.WithoutCancel(ctx).
 //
+// Who waits is served first come, first served: within a Client, and among the
+// Clients in the order in which Redis heard of them.
+//
 // The returned context derives from ctx. It is cancelled with cause ErrLost when
 // the lease is lost, always before anyone else can hold the key; with
 // context.Canceled by Release, with ErrClosed by Client.Close, and with its
@@ -63,8 +66,9 @@ func (l *Lock) Acquire(ctx context.Context) (context.Context, error) {
 	return l.acquire(ctx, (*waiter).wait)
 }
 
-// TryAcquire is Acquire without the wait: where somebody else holds the key it
-// returns ErrBusy at once. It too asks a Redis that does not answer three times.
+// TryAcquire is Acquire without the wait: where somebody else holds the key, or is
+// in line for it, it returns ErrBusy at once, and without asking Redis where that is
+// known to this Client. It too asks a Redis that does not answer three times.
 func (l *Lock) TryAcquire(ctx context.Context) (context.Context, error) {
 	return l.acquire(ctx, (*waiter).try)
 }

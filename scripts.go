@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -150,7 +151,7 @@ var (
 
 // acquire asks for the key: with *BusyError where a stranger has it. A grant that
 // was read after its own deadline is no lease, so the same value asks again: if it
-// still has the key, that begins a new TTL.
+// still has the key, that begins a new TTL. [model: acquire.send]
 func (a *acquisition) acquire(ctx context.Context) (grant, error) {
 	return a.ask(ctx, "", "", command{tries: maxTries, most: callBound(a.ttl)})
 }
@@ -164,7 +165,7 @@ func (a *acquisition) queue(ctx context.Context, address string) (grant, error) 
 
 // poll is queue for a caller that asks again by itself: it asks once. A ctx that
 // ends while the answer is on its way waits for it a little, so that it can be told
-// from a Redis that is away.
+// from a Redis that is away. [model: poll.send]
 func (a *acquisition) poll(ctx context.Context, address string) (grant, error) {
 	a.moveIn(address)
 	return a.ask(ctx, a.place, a.member, command{tries: 1, most: min(a.ttl, time.Second), grace: pollGrace})
@@ -218,9 +219,9 @@ func (a *acquisition) ask(ctx context.Context, place, member any, c command) (gr
 		case int64:
 			if newTerm(answer.sentAt, a.ttl, 0).deadline.left(now()) > 0 {
 				a.queued.Store(false)
-				return grant{fence: reply, sentAt: answer.sentAt}, nil
+				return grant{fence: reply, sentAt: answer.sentAt}, nil // [model: reply.held]
 			}
-			a.calls.open.Add(1) // granted, and nobody will hold it
+			a.calls.open.Add(1) // granted, and nobody holds it [model: reply.late, acquire.again]
 		case []any:
 			return grant{}, a.busy(reply)
 		case string:
@@ -229,7 +230,7 @@ func (a *acquisition) ask(ctx context.Context, place, member any, c command) (gr
 			return grant{}, acquireScript.strange(reply)
 		}
 	}
-	return grant{}, errLate
+	return grant{}, errLate // [model: acquire.giveUp]
 }
 
 func (a *acquisition) busy(reply []any) error {
@@ -247,7 +248,7 @@ func (a *acquisition) busy(reply []any) error {
 }
 
 // renew begins the TTL anew, and returns when the command that did was sent. The
-// error is a *LostError where the key is no longer ours.
+// error is a *LostError where the key is no longer ours. [model: renew.send]
 func (a *acquisition) renew(ctx context.Context) (sentAt instant, err error) {
 	answer, err := a.door.call(ctx, command{
 		script: renewScript,
@@ -270,19 +271,19 @@ func (a *acquisition) renew(ctx context.Context) (sentAt instant, err error) {
 // command that could take the key is unanswered, it makes the value dead as well.
 // The error is a *LostError where the key was not ours; earlierAt is then when an
 // earlier try was sent that may have freed it, the zero instant where there was
-// none.
+// none. [model: release.send]
 func (a *acquisition) release(ctx context.Context, within time.Duration, tries int) (earlierAt instant, err error) {
 	c := command{tries: tries, most: callBound(a.ttl), within: within}
 	full := a.calls.open.Load() > 0
-	keys := []any{a.names.key, a.names.queue}
+	keys := keyAndQueue
 	if full {
-		keys = append(keys, a.names.record)
+		keys = allKeys
 	}
 	answer, err := a.giveBack(ctx, c, keys)
 	if hasPrefix(err, "TRYAGAIN") {
 		// A slot that is being migrated takes scripts of one key that is there.
 		full, earlierAt = false, answer.earlierAt
-		answer, err = a.giveBack(ctx, c, keys[:1])
+		answer, err = a.giveBack(ctx, c, keyAlone)
 	}
 	if earlierAt == (instant{}) {
 		earlierAt = answer.earlierAt
@@ -304,10 +305,9 @@ func (a *acquisition) release(ctx context.Context, within time.Duration, tries i
 
 // leave makes the value dead and frees the key if it holds the value. One
 // confirmed leave settles all that was unanswered, whether it arrives before or
-// after it.
+// after it. [model: leave.send]
 func (a *acquisition) leave(ctx context.Context) error {
-	keys := []any{a.names.key, a.names.queue, a.names.record}
-	if _, err := a.giveBack(ctx, command{tries: 1, most: cleanupEvery}, keys); err != nil {
+	if _, err := a.giveBack(ctx, command{tries: 1, most: cleanupEvery}, allKeys); err != nil {
 		return releaseScript.explain(err)
 	}
 	a.calls.open.Store(0)
@@ -315,9 +315,17 @@ func (a *acquisition) leave(ctx context.Context) error {
 	return nil
 }
 
-func (a *acquisition) giveBack(ctx context.Context, c command, keys []any) (answer, error) {
+// How many of its keys the release script is given.
+const (
+	keyAlone    = 1
+	keyAndQueue = 2
+	allKeys     = 3 // and the record, where the value becomes dead
+)
+
+func (a *acquisition) giveBack(ctx context.Context, c command, keys int) (answer, error) {
 	c.script, c.out = releaseScript, &a.calls.leaving
-	c.args = append(append([]any{"evalsha", releaseScript.hash, len(keys)}, keys...), a.boxed, a.member)
+	c.args = []any{"evalsha", releaseScript.hash, keys, a.names.key, a.names.queue, a.names.record, a.boxed, a.member}
+	c.args = slices.Delete(c.args, 3+keys, 3+allKeys)
 	return a.door.call(ctx, c)
 }
 

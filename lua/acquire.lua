@@ -13,6 +13,8 @@
 -- May run twice: the second finds its own value, answers the same fence and
 -- begins the TTL anew, or finds its own place and keeps it. May run late, after a
 -- leave: the value is dead by then, and takes and queues nothing.
+--
+-- The names in brackets are the steps of internal/model.
 
 local value, token, place = ARGV[1], string.sub(ARGV[1], 1, 36), tonumber(ARGV[3])
 
@@ -26,15 +28,15 @@ if type(record) == 'table' then return record end
 
 local last, granted, dead = string.match(record, '^(%d+) (%d+ %S+)(.*)$')
 local known = string.find(record, token, 1, true)
-if known and string.find(dead, token, 1, true) then return 'dead' end
+if known and string.find(dead, token, 1, true) then return 'dead' end -- [acquire.dead]
 
-if held == value and known then
+if held == value and known then -- [acquire.ours]
   local set = redis.pcall('PEXPIRE', KEYS[1], ARGV[2])
   if type(set) == 'table' then return set end
   return tonumber(string.match(granted, '^%d+'))
 end
 
-if not held then
+if not held then -- [acquire.handOver], unless nobody is before
   held = hand_over(KEYS[1], KEYS[3], place ~= 0 and place)
   if type(held) == 'table' then return held end
 end
@@ -59,7 +61,7 @@ local function keep_place()
     if set.err then return set end
     place = tonumber(score or number)
   end
-  if ARGV[4] ~= '' then
+  if ARGV[4] ~= '' then -- [acquire.queue], or [acquire.keep] where it is there already
     local queued = redis.pcall('ZADD', KEYS[3], string.format('%.0f', place), ARGV[4])
     if type(queued) == 'table' then return queued end
     if lives == 0 then redis.pcall('PEXPIRE', KEYS[3], 60000) end
@@ -81,7 +83,7 @@ if held and held ~= value then
   local left = redis.pcall('PTTL', KEYS[1])
   if type(left) == 'table' then return left end
   if left == 0 then left = 1 end -- the last millisecond
-  if not place then return { left, holder } end
+  if not place then return { left, holder } end -- [acquire.busy]
   local refused = keep_place()
   if refused and not takes_no_writes(refused) then return refused end
   return { left, holder, place }
@@ -91,7 +93,8 @@ if place and place ~= 0 and ARGV[4] ~= '' then
   local removed = redis.pcall('ZREM', KEYS[3], ARGV[4])
   if type(removed) == 'table' then return removed end
 end
-local set = redis.pcall('SET', KEYS[1], value, 'PX', ARGV[2]) -- free, or ours
+-- [acquire.hold], or [acquire.ours] after a grant, which gets its fence now.
+local set = redis.pcall('SET', KEYS[1], value, 'PX', ARGV[2])
 if set.err then return set end
 set = write_record(KEYS[2], number, number, token, dead or '', time)
 if set.err then return set end

@@ -23,7 +23,7 @@ local function hand_over(key, queue, place)
     if length then
       local channel, value = string.sub(head[1], from, from + length - 1), string.sub(head[1], from + length)
       local heard = redis.pcall('PUBLISH', channel, #value .. ':' .. value .. key)
-      if heard ~= 0 or mark == '~' then
+      if heard ~= 0 or mark == '~' then -- else [handOver.skip]
         local set = redis.pcall('SET', key, value, 'PX', 1500)
         return set.err and set or value
       end

@@ -12,6 +12,9 @@
 -- May run twice or late: it removes only its own value and its own place, which
 -- nothing sets again once the value is dead. Made dead twice, it stays dead from the
 -- first time on.
+--
+-- The names in brackets are the steps of internal/model: [release.notOurs] is the
+-- first two answers below; leave takes [leave.dead], [leave.handOver], [leave.delete].
 
 local value = ARGV[1]
 local held = redis.pcall('GET', KEYS[1])
@@ -39,11 +42,11 @@ end
 if answer == 'released' then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' then return deleted end
-  if KEYS[2] then hand_over(KEYS[1], KEYS[2]) end
+  if KEYS[2] then hand_over(KEYS[1], KEYS[2]) end -- [release.handOver], else [release.delete]
 end
 if type(record) == 'table' then return record end
 if time.err then return time end
-if KEYS[3] then
+if KEYS[3] then -- [release.dead]
   local last, fence, grantee, dead = string.match(record, '^(%d+) (%d+) (%S+)(.*)$')
   if not string.find(dead or '', token, 1, true) then
     local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -8,7 +8,8 @@ type Step string
 // What a line does by itself.
 const (
 	// AcquireSend begins an acquisition: a value never used before, and a plain
-	// acquire, which takes no place.
+	// acquire, which takes no place. (Where the caller waits the code has its first
+	// command take one: that is this and PollSend at once.)
 	AcquireSend Step = "acquire.send"
 	// AcquireAgain sends the plain acquire again, with the same value, because the
 	// last one was not answered or was answered after the lease's own deadline.
