@@ -2,6 +2,7 @@ package leasehold_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -46,6 +47,26 @@ func newRestricted(t *testing.T, rule string) *restricted {
 func (u *restricted) allow(rule string) {
 	u.t.Helper()
 	require.NoError(u.t, u.admin.Do(u.ctx, words("ACL SETUSER orders reset on >pw "+rule)...).Err())
+}
+
+// waits has a caller wait for a busy key until it is queued there, or polls because
+// it cannot be, and then frees the key.
+func (u *restricted) waits(key string) error {
+	u.t.Helper()
+	require.NoError(u.t, u.admin.Set(u.ctx, key, "stranger", 0).Err())
+	defer u.admin.Del(u.ctx, key, "{"+key+"}:leasehold:queue:")
+	done := make(chan error, 1)
+	l := u.c.NewLock(key)
+	// Owned by the test, which receives; ends with the Acquire.
+	go func() { done <- second(l.Acquire(u.ctx)) }()
+	eventually(u.t, func() bool {
+		return len(done) > 0 || u.log.count("no wake-ups are heard") > 0 ||
+			u.admin.ZCard(u.ctx, "{"+key+"}:leasehold:queue:").Val() > 0
+	}, "a wait")
+	require.NoError(u.t, u.admin.Del(u.ctx, key).Err())
+	err := <-done
+	_ = l.Release()
+	return err
 }
 
 // giveUp has an acquire take a key for an hour without an answer, and gives it up
@@ -124,16 +145,22 @@ func TestACL_LeastRuleIsEnough(t *testing.T) {
 func TestACL_EachPartIsNeeded(t *testing.T) {
 	t.Parallel()
 	for part, fails := range map[string]string{
-		"~orders:*":  "acquire busy renew release clean-up",
-		"~{orders:*": "acquire busy release clean-up",
-		"+evalsha":   "acquire busy renew release clean-up",
-		"+eval":      "acquire busy renew release clean-up",
-		"+get":       "acquire busy renew release clean-up",
-		"+set":       "acquire clean-up",
+		"~orders:*":  "acquire busy wait renew release clean-up",
+		"~{orders:*": "acquire busy wait release clean-up",
+		"+evalsha":   "acquire busy wait renew release clean-up",
+		"+eval":      "acquire busy wait renew release clean-up",
+		"+get":       "acquire busy wait renew release clean-up",
+		"+set":       "acquire wait clean-up",
 		"+del":       "release clean-up",
-		"+pexpire":   "renew",
-		"+pttl":      "busy",
-		"+time":      "acquire busy clean-up",
+		"+pexpire":   "wait renew",
+		"+pttl":      "busy wait",
+		"+time":      "acquire busy wait clean-up",
+		"+zrange":    "acquire wait",
+		"+zadd":      "wait",
+		"+zrem":      "wait",
+		"+zscore":    "wait",
+		// Without these a wait polls.
+		"+publish": "", "+subscribe": "", "+ping": "", "&leasehold:inbox:*": "",
 	} {
 		t.Run(part, func(t *testing.T) {
 			t.Parallel()
@@ -161,12 +188,13 @@ func (u *restricted) lack(part string, fails []string) {
 	answers := map[string]error{}
 	answers["acquire"] = second(u.c.NewLock("orders:acquire").TryAcquire(u.ctx))
 	answers["busy"] = second(u.c.NewLock("orders:busy").TryAcquire(u.ctx))
+	answers["wait"] = errors.Join(u.waits("orders:wait"), u.waits("orders:wait")) // the second with an inbox from the start
 	answers["release"] = released.Release()
 	for _, call := range fails {
 		script, key := "acquire", "orders:"+call
 		var text string
 		switch call {
-		case "acquire", "busy":
+		case "acquire", "busy", "wait":
 			text = u.refused(call, answers[call])
 		case "release":
 			script, key = "release", "orders:released"
